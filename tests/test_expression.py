@@ -1,0 +1,54 @@
+"""Expressions agree with Python's own arithmetic, and refuse everything else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aotc import expression
+
+NAMES = {"A": 7, "B": -3, "C": 0}
+
+texts = st.recursive(
+    st.sampled_from(list(NAMES)) | st.integers(0, 1000).map(str),
+    lambda inner: st.tuples(inner, st.sampled_from(["+", "-", "*", "//", "%"]), inner).map(
+        lambda parts: f"({parts[0]} {parts[1]} {parts[2]})"
+    ),
+    max_leaves=8,
+)
+
+
+@given(texts)
+def test_arithmetic_is_pythons(text: str) -> None:
+    try:
+        expected = eval(text, {}, dict(NAMES))
+    except ZeroDivisionError:
+        with pytest.raises(expression.ExpressionError, match="division by zero"):
+            expression.parse(text).evaluate(NAMES)
+        return
+    if abs(expected) < 2**60:
+        assert expression.parse(text).evaluate(NAMES) == expected
+
+
+@given(st.integers(-(10**9), 10**9), st.integers(1, 10**6))
+def test_round_up_is_the_least_multiple(value: int, multiple: int) -> None:
+    result = expression.parse(f"round_up(V, {multiple})").evaluate({"V": value})
+    assert result % multiple == 0
+    assert value <= result < value + multiple
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1 +", "1.5", "'a'", "True", "__import__('os')", "A.b", "A[0]", "min(1)", "2 ** 9", "min"],
+)
+def test_other_syntax_is_refused(text: str) -> None:
+    with pytest.raises(expression.ExpressionError):
+        expression.parse(text)
+
+
+def test_names_in_order_of_appearance() -> None:
+    assert expression.parse("B * A + min(B, C)").names == ("B", "A", "C")
+
+
+def test_overflow_is_refused() -> None:
+    with pytest.raises(expression.ExpressionError, match="int64"):
+        expression.parse("A * A").evaluate({"A": 2**40})
