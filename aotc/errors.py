@@ -13,6 +13,8 @@ class ExitCode(IntEnum):
     OK = 0
     INPUT = 1
     USAGE = 2
+    INTEGRITY = 3
+    ENVIRONMENT = 4
     INTERNAL = 70
 
 

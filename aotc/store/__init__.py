@@ -1,0 +1,1 @@
+"""The content-addressed store: an OCI image layout on disk."""
