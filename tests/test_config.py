@@ -27,6 +27,13 @@ def test_qwen3_14b_extents() -> None:
     assert rows.evaluate({**resolved.extents, "LAYER_DYN": 2}) == 10240
 
 
+@pytest.mark.parametrize("model", config.available_models(MODELS))
+def test_every_shipped_model_resolves(model: str) -> None:
+    extents = config.load(model, MODELS).extents
+    assert extents["NUM_HEADS"] % extents["NUM_KV_HEADS"] == 0
+    assert extents["REAL_VOCAB"] <= extents["VOCAB"]
+
+
 def test_extents_may_stand_in_any_order(tmp_path: Path) -> None:
     assert load(tmp_path, "extents: {A: B + 1, B: 2}").extents == {"A": 3, "B": 2}
 
