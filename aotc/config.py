@@ -6,7 +6,6 @@ Schema for editors both come from them.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import msgspec
 import yaml
 
 from aotc import expression
-from aotc.errors import AotcError, Place
+from aotc.errors import AotcError, Place, suggestion
 
 Value = int | str
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -84,14 +83,9 @@ def load(model: str, directory: Path) -> Config:
     """
     names = available_models(directory)
     if model not in names:
-        hint = _suggestion(model, names) or f"models in {directory}: {', '.join(names) or 'none'}"
+        hint = suggestion(model, names) or f"models in {directory}: {', '.join(names) or 'none'}"
         raise AotcError(f"unknown model `{model}`", hint=hint)
     return _Reader(directory / f"{model}.yaml").read()
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str | None:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean `{close[0]}`?" if close else None
 
 
 _Path = tuple[str, ...]
@@ -189,7 +183,7 @@ class _Reader:
 
     def _unknown_key(self, key: str, where: _Path, fields: type[msgspec.Struct]) -> AotcError:
         known = fields.__struct_fields__
-        hint = _suggestion(key, known) or f"known keys: {', '.join(known)}"
+        hint = suggestion(key, known) or f"known keys: {', '.join(known)}"
         return AotcError(f"unknown key `{key}`", place=self.keys.get((*where, key)), hint=hint)
 
     def _inside_mapping(self, problem: str, location: str, raw: Any) -> AotcError:
@@ -274,5 +268,5 @@ class _Reader:
 
     @staticmethod
     def _unknown_name(name: str, known: Iterable[str], place: Place) -> AotcError:
-        hint = _suggestion(name, known) or "define it under `extents`"
+        hint = suggestion(name, known) or "define it under `extents`"
         return AotcError(f"unknown name `{name}`", place=place, hint=hint)

@@ -5,12 +5,21 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from aotc.config import DynamicSymbol
 from aotc.errors import AotcError
 from aotc.expression import ExpressionError
 
 Dim = int | str
+
+
+class Direction(Enum):
+    """How a program uses a parameter: reads it, writes it, or both."""
+
+    IN = "in"
+    OUT = "out"
+    INOUT = "inout"
 
 
 class ContractError(AotcError):
@@ -24,6 +33,7 @@ class Parameter:
     name: str
     dtype: str
     dims: tuple[Dim, ...]
+    direction: Direction = Direction.IN
 
 
 @dataclass(frozen=True)

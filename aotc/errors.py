@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -66,3 +68,9 @@ class AotcError(Exception):
             return None
         # A tab would move the caret away from the column that it marks.
         return text[place.line - 1].replace("\t", " ") if place.line <= len(text) else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str | None:
+    """Return a hint with the name in `known` closest to `name`, or None where none is close."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean `{close[0]}`?" if close else None

@@ -1,0 +1,1 @@
+"""From PyPTO source to what the compiler works on; sources are parsed, never run."""
