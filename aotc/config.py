@@ -98,6 +98,7 @@ class _Reader:
         self.path = path
         self.keys: dict[_Path, Place] = {}
         self.values: dict[_Path, Place] = {}
+        self.seen: set[int] = set()
 
     def read(self) -> Config:
         raw = self._parse()
@@ -126,6 +127,8 @@ class _Reader:
             raise AotcError(f"cannot read {self.path}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise AotcError(f"{self.path} is not UTF-8 text") from None
+        except RecursionError:
+            raise AotcError(f"{self.path} is nested too deeply") from None
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
             place = Place(self.path, mark.line + 1, mark.column + 1) if mark else None
@@ -134,15 +137,15 @@ class _Reader:
             raise AotcError(f"{self.path} is not valid YAML: {error}") from None
         if node is None:
             raise AotcError("the file is empty", place=Place(self.path, 1, 1))
-        return self._plain(node, (), frozenset())
+        return self._plain(node, ())
 
-    def _plain(self, node: yaml.Node, where: _Path, parents: frozenset[int]) -> Any:
+    def _plain(self, node: yaml.Node, where: _Path) -> Any:
         place = Place(self.path, node.start_mark.line + 1, node.start_mark.column + 1)
         self.values[where] = place
-        # Only an alias can bring a node back below itself.
-        if id(node) in parents:
-            raise AotcError("a value contains itself", place=place)
-        parents |= {id(node)}
+        # Only an alias brings a node back: a few nested ones expand without bound.
+        if id(node) in self.seen:
+            raise AotcError("YAML aliases are not supported", place=place, hint="repeat the value")
+        self.seen.add(id(node))
         if isinstance(node, yaml.MappingNode):
             result: dict[str, Any] = {}
             for key_node, value_node in node.value:
@@ -154,12 +157,11 @@ class _Reader:
                 if key in result:
                     raise AotcError(f"duplicate key `{key}`", place=key_place)
                 self.keys[(*where, key)] = key_place
-                result[key] = self._plain(value_node, (*where, key), parents)
+                result[key] = self._plain(value_node, (*where, key))
             return result
         if isinstance(node, yaml.SequenceNode):
             return [
-                self._plain(item, (*where, str(index)), parents)
-                for index, item in enumerate(node.value)
+                self._plain(item, (*where, str(index))) for index, item in enumerate(node.value)
             ]
         loader = yaml.SafeLoader("")
         try:

@@ -64,7 +64,8 @@ def test_extents_may_stand_in_any_order(tmp_path: Path) -> None:
             None,
         ),
         ("extents:\n  2A: 1\n", 5, "`2A` is not a name", None),
-        ("extents: &a {A: *a}\n", 4, "a value contains itself", None),
+        ("extents: &a {A: *a}\n", 4, "YAML aliases are not supported", "repeat the value"),
+        ("extents:\n  A: &a 1\n  B: *a\n", 5, "YAML aliases are not supported", "repeat the value"),
     ],
 )
 def test_mistakes(tmp_path: Path, body: str, line: int, message: str, hint: str | None) -> None:
@@ -95,6 +96,22 @@ def test_caret_under_the_value(tmp_path: Path, capsys: pytest.CaptureFixture[str
         f"error: unknown name `X`\n  --> {path}:5:6\n  5 |   A: X\n           ^\n"
         "hint: define it under `extents`\n"
     )
+
+
+def test_deep_nesting_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AotcError, match="nested too deeply"):
+        load(tmp_path, "extents: " + "[" * 5000)
+
+
+def test_a_fault_of_aotc_exits_with_70(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(config, "json_schema", fail)
+    assert main(["schema"]) == 70
+    assert "error: a fault in aotc" in capsys.readouterr().err
 
 
 def test_wrong_usage_exits_with_2() -> None:

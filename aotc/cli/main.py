@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from pathlib import Path
 
 import click
@@ -77,6 +78,10 @@ def main(arguments: list[str] | None = None) -> int:
         return ExitCode.USAGE
     except click.Abort:
         return 130
+    except Exception:
+        traceback.print_exc()
+        click.echo("error: a fault in aotc, not in your input; please report it", err=True)
+        return ExitCode.INTERNAL
     return ExitCode.OK
 
 
