@@ -1,0 +1,71 @@
+"""The pinned clang and linker of the `ziglang` package: freestanding C to a shared object."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from aotc.errors import AotcError, ExitCode
+
+# No -ffast-math: results are part of the contract. An FMA is written where one is meant.
+_FLAGS = (
+    *("-x", "c", "-std=c17", "-O3", "-fPIC", "-fvisibility=hidden"),
+    *("-ffreestanding", "-nostdinc", "-fno-ident", "-ffp-contract=off", "-fno-stack-protector"),
+    *("-Wall", "-Werror"),
+)
+
+
+class ToolchainError(AotcError):
+    """The compiler is missing, or refused its input; the message carries what it printed."""
+
+    exit_code = ExitCode.ENVIRONMENT
+
+
+@dataclass(frozen=True)
+class Target:
+    """A CPU level: the triple and the flag that select it."""
+
+    triple: str
+    machine: str
+
+
+TARGETS = {
+    "x86_64_v3": Target("x86_64-linux-gnu", "-march=x86-64-v3"),
+    "x86_64_v4": Target("x86_64-linux-gnu", "-march=x86-64-v4"),
+    "aarch64": Target("aarch64-linux-gnu", "-march=armv8-a"),
+}
+
+
+def locate() -> Path:
+    """Return the path of the `zig` executable; raise ToolchainError where it is not installed."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        raise ToolchainError("the compiler is not installed", hint="pip install ziglang")
+    return Path(spec.origin).with_name("zig")
+
+
+def compile_shared_object(source: str, target: Target) -> bytes:
+    """Compile freestanding C to a shared object that needs no library, and return its bytes.
+
+    Raises ToolchainError, with the command line and the compiler's output, where it fails.
+    """
+    zig = str(locate())
+    with tempfile.TemporaryDirectory(prefix="aotc-") as name:
+        # Relative names only: no path of this machine may reach the object.
+        folder = Path(name)
+        (folder / "program.c").write_text(source, encoding="utf-8")
+        clang = ("clang", "-target", target.triple, target.machine, *_FLAGS)
+        _run(folder, zig, *clang, "-c", "program.c", "-o", "program.o")
+        link = ("ld.lld", "-shared", "--no-undefined", "--build-id=none", "-z", "noexecstack")
+        _run(folder, zig, *link, "program.o", "-o", "program.so")
+        return (folder / "program.so").read_bytes()
+
+
+def _run(folder: Path, *command: str) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        shown = " ".join(("zig", *command[1:]))
+        raise ToolchainError(f"exit code {done.returncode} from: {shown}\n{done.stderr.rstrip()}")
