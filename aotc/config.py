@@ -180,8 +180,7 @@ class _Reader:
         unknown = re.search(r"unknown field `(.*)`", problem)
         if unknown is None:
             return AotcError(problem, place=self.values.get(where))
-        fields = SymbolFields if where[:1] == ("dynamic",) else ModelFile
-        return self._unknown_key(unknown[1], where, fields)
+        return self._unknown_key(unknown[1], where, ModelFile)
 
     def _unknown_key(self, key: str, where: _Path, fields: type[msgspec.Struct]) -> AotcError:
         known = fields.__struct_fields__
