@@ -1,0 +1,1 @@
+"""The typed, immutable intermediate representation that every stage of the compiler shares."""
