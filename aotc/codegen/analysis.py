@@ -1,0 +1,398 @@
+"""What code generation must know of every value before it writes the first line.
+
+For each tensor: where it is defined and last used, which storage it names (its root), and whether
+it stands in memory at all. An element-wise value with one element-wise reader is never stored:
+the reader computes it (`Form.INLINE`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from aotc.ir.nodes import Block, Carried, For, If, Operand, Operation, Program, TensorVar, While
+from aotc.ir.scalar import constant_value
+from aotc.ops.registry import (
+    Allocate,
+    Lowering,
+    Matmul,
+    OpDef,
+    Pointwise,
+    Reduce,
+    Update,
+    View,
+    table,
+)
+
+# More operations than this in one expression gain nothing and make unreadable C.
+_MAX_INLINED = 48
+
+
+class Form(Enum):
+    """How a tensor value is represented in the generated code."""
+
+    INLINE = "inline"  # computed where it is read
+    BUFFER = "buffer"  # stored in workspace of its own
+    VIEW = "view"  # a strided window on another value's storage
+    ALIAS = "alias"  # the new state of storage that an update wrote
+    PARAMETER = "parameter"
+
+
+@dataclass
+class Use:
+    """One reader of a value: the statement's position, its block, and the reading operation."""
+
+    position: int
+    block: int
+    operation: Operation | None
+    operand: str = ""
+    carried: str = ""  # the loop argument that the value initializes or continues
+
+
+@dataclass
+class _Loop:
+    first: int
+    last: int
+
+
+@dataclass
+class Analysis:
+    """The result; maps are keyed by the unique name of a tensor value."""
+
+    forms: dict[str, Form] = field(default_factory=dict)
+    uses: dict[str, list[Use]] = field(default_factory=lambda: defaultdict(list))
+    defined: dict[str, int] = field(default_factory=dict)
+    last_use: dict[str, int] = field(default_factory=dict)
+    in_place: set[str] = field(default_factory=set)
+    _roots: dict[str, str] = field(default_factory=dict)
+
+    def root(self, name: str) -> str:
+        """Return the name that stands for the storage of value `name`."""
+        while self._roots[name] != name:
+            name = self._roots[name]
+        return name
+
+
+def tensors(operands: tuple[Operand, ...]) -> Iterator[TensorVar]:
+    """Yield the tensors among `operands`."""
+    return (each for each in operands if isinstance(each, TensorVar))
+
+
+def analyse(program: Program) -> Analysis:
+    """Analyse `program`."""
+    return _Analyser(program).run()
+
+
+class _Analyser:
+    def __init__(self, program: Program):
+        self.program = program
+        self.table = table()
+        self.result = Analysis()
+        self.position = 0
+        self.blocks = 0
+        self.block_of: dict[str, int] = {}
+        self.loops: list[_Loop] = []
+        self.loops_of: dict[str, tuple[_Loop, ...]] = {}
+        self.operations: dict[str, Operation] = {}
+        self.updates: dict[str, list[int]] = defaultdict(list)  # target name -> positions
+        self.read_roots: dict[str, set[str]] = {}
+        self.sizes: dict[str, int] = {}
+
+    def run(self) -> Analysis:
+        for parameter in self.program.parameters:
+            if isinstance(parameter.variable, TensorVar):
+                self._define(parameter.variable, Form.PARAMETER)
+        self._count_block(self.program.body)
+        self._extend_uses()
+        self._root_block(self.program.body)
+        self._choose_block(self.program.body)
+        return self.result
+
+    # First walk: positions and uses.
+
+    def _define(self, variable: object, form: Form | None = None) -> None:
+        if not isinstance(variable, TensorVar):
+            return
+        name = variable.name
+        self.result.defined[name] = self.position
+        self.result.last_use[name] = self.position
+        self.result._roots[name] = name
+        self.loops_of[name] = tuple(self.loops)
+        if form is not None:
+            self.result.forms[name] = form
+
+    def _use(
+        self,
+        value: object,
+        block: int,
+        operation: Operation | None = None,
+        operand: str = "",
+        carried: str = "",
+    ) -> None:
+        if isinstance(value, TensorVar):
+            use = Use(self.position, block, operation, operand, carried)
+            self.result.uses[value.name].append(use)
+
+    def _count_block(self, block: Block) -> int:
+        self.blocks += 1
+        number = self.blocks
+        for statement in block.statements:
+            self.position += 1
+            match statement:
+                case Operation():
+                    self._count_operation(statement, number)
+                case For(carried=carried, body=body):
+                    self._count_loop(carried, None, body, number)
+                case While(carried=carried, head=head, body=body):
+                    self._count_loop(carried, head, body, number)
+                case If(then=then, orelse=orelse, results=results):
+                    for branch in (then, orelse):
+                        inner = self._count_block(branch)
+                        self.position += 1
+                        for value in branch.yields:
+                            self._use(value, inner)
+                    for variable in results:
+                        self._define(variable)
+        return number
+
+    def _count_operation(self, operation: Operation, block: int) -> None:
+        row = self.table[operation.op]
+        for name, value in row.arguments(operation).items():
+            self._use(value, block, operation, operand=name)
+        self._define(operation.result)
+        if isinstance(operation.result, TensorVar):
+            self.operations[operation.result.name] = operation
+            self.block_of[operation.result.name] = block
+        if isinstance(row.lowering, Update):
+            target = row.arguments(operation)[row.lowering.target]
+            self.updates[target.name].append(self.position)
+
+    def _count_loop(
+        self, carried: tuple[Carried, ...], head: Block | None, body: Block, block: int
+    ) -> None:
+        for each in carried:
+            self._use(each.initial, block, carried=each.argument.name)
+        loop = _Loop(self.position, 0)
+        self.loops.append(loop)
+        for each in carried:
+            self._define(each.argument)
+        if head is not None:
+            self._count_block(head)
+        inner = self._count_block(body)
+        self.position += 1
+        for each, value in zip(carried, body.yields, strict=True):
+            self._use(value, inner, carried=each.argument.name)
+        self.loops.pop()
+        loop.last = self.position
+        for each in carried:
+            self._define(each.result)
+
+    def _extend_uses(self) -> None:
+        """A use inside a loop that the definition is outside of lasts until the loop ends."""
+        all_loops = self._all_loops()
+        for name, uses in self.result.uses.items():
+            inside = self.loops_of[name]
+            for use in uses:
+                last = use.position
+                for loop in all_loops:
+                    if loop not in inside and loop.first < use.position <= loop.last:
+                        last = max(last, loop.last)
+                self.result.last_use[name] = max(self.result.last_use[name], last)
+
+    def _all_loops(self) -> list[_Loop]:
+        found: list[_Loop] = []
+        for loops in self.loops_of.values():
+            found += [loop for loop in loops if loop not in found]
+        return found
+
+    # Second walk: roots.
+
+    def _root_block(self, block: Block) -> None:
+        for statement in block.statements:
+            match statement:
+                case Operation():
+                    self._root_operation(statement)
+                case For(carried=carried, body=body) | While(carried=carried, body=body):
+                    if isinstance(statement, While):
+                        self._root_block(statement.head)
+                    self._root_block(body)
+                    for each, value in zip(carried, body.yields, strict=True):
+                        self._root_carried(each, value)
+                case If(then=then, orelse=orelse, results=results):
+                    self._root_block(then)
+                    self._root_block(orelse)
+                    self._root_results(then, orelse, results)
+
+    def _root_operation(self, operation: Operation) -> None:
+        row = self.table[operation.op]
+        if not isinstance(operation.result, TensorVar):
+            return
+        name = operation.result.name
+        arguments = row.arguments(operation)
+        match row.lowering:
+            case View(operand=operand):
+                self._join(name, arguments[operand].name)
+            case Update(target=target):
+                self._join(name, arguments[target].name)
+            case Matmul(accumulator=str() as accumulator):
+                total = arguments[accumulator]
+                if self.accumulates_in_place(operation, total):
+                    self._join(name, total.name)
+
+    def accumulates_in_place(self, operation: Operation, total: TensorVar) -> bool:
+        """Whether a contraction may add to the storage of `total`: nothing reads it later."""
+        assert isinstance(operation.result, TensorVar)
+        uses = self.result.uses[total.name]
+        return (
+            total.type == operation.result.type
+            and self.result.last_use[total.name] == self.result.defined[operation.result.name]
+            and len(uses) == 1
+            and self.result.root(total.name) not in self._parameters()
+        )
+
+    def _parameters(self) -> set[str]:
+        return {each.name for each in self.program.parameters}
+
+    def _join(self, name: str, other: str) -> None:
+        self.result._roots[self.result.root(name)] = self.result.root(other)
+
+    def _root_carried(self, carried: Carried, value: object) -> None:
+        if not isinstance(carried.argument, TensorVar):
+            return
+        assert isinstance(value, TensorVar)
+        assert isinstance(carried.initial, TensorVar)
+        assert isinstance(carried.result, TensorVar)
+        argument, initial = carried.argument.name, carried.initial.name
+        if self.result.root(value.name) == argument:
+            # The loop updates the storage of the initial value, which is dead afterwards.
+            self.result.in_place.add(argument)
+            self._join(argument, initial)
+        self._join(carried.result.name, argument)
+
+    def _root_results(self, then: Block, orelse: Block, results: tuple[object, ...]) -> None:
+        for result, one, other in zip(results, then.yields, orelse.yields, strict=True):
+            if not isinstance(result, TensorVar):
+                continue
+            assert isinstance(one, TensorVar)
+            assert isinstance(other, TensorVar)
+            if (
+                self.result.root(one.name) == self.result.root(other.name)
+                and one.shape == other.shape
+            ):
+                self._join(result.name, one.name)
+
+    # Third walk: forms, now that roots and updates are known.
+
+    def _choose_block(self, block: Block) -> None:
+        for statement in block.statements:
+            match statement:
+                case Operation():
+                    if isinstance(statement.result, TensorVar):
+                        self.result.forms[statement.result.name] = self._form(statement)
+                case For(carried=carried, body=body):
+                    self._choose_carried(carried)
+                    self._choose_block(body)
+                case While(carried=carried, head=head, body=body):
+                    self._choose_carried(carried)
+                    self._choose_block(head)
+                    self._choose_block(body)
+                case If(then=then, orelse=orelse, results=results):
+                    self._choose_block(then)
+                    self._choose_block(orelse)
+                    for result in results:
+                        if isinstance(result, TensorVar):
+                            own = self.result.root(result.name) == result.name
+                            self.result.forms[result.name] = Form.BUFFER if own else Form.ALIAS
+
+    def _choose_carried(self, carried: tuple[Carried, ...]) -> None:
+        for each in carried:
+            if isinstance(each.argument, TensorVar) and isinstance(each.result, TensorVar):
+                own = self.result.root(each.argument.name) == each.argument.name
+                self.result.forms[each.argument.name] = Form.BUFFER if own else Form.ALIAS
+                self.result.forms[each.result.name] = Form.ALIAS
+
+    def _form(self, operation: Operation) -> Form:
+        assert isinstance(operation.result, TensorVar)
+        name = operation.result.name
+        row = self.table[operation.op]
+        match row.lowering:
+            case View(operand=operand):
+                source = row.arguments(operation)[operand]
+                self.read_roots[name] = {self.result.root(source.name)}
+                last = self.result.last_use[name]
+                return Form.BUFFER if self._updated_between({name}, name, last) else Form.VIEW
+            case Update():
+                return Form.ALIAS
+            case Matmul() if self.result.root(name) != name:
+                return Form.ALIAS
+            case Pointwise():
+                return self._pointwise_form(operation, row, name)
+        return Form.BUFFER
+
+    def _pointwise_form(self, operation: Operation, row: OpDef, name: str) -> Form:
+        size = 1
+        reads: set[str] = set()
+        for each in tensors(operation.operands):
+            if self.result.forms[each.name] is Form.INLINE:
+                size += self.sizes[each.name]
+                reads |= self.read_roots[each.name]
+            else:
+                reads.add(each.name)
+        self.sizes[name] = size
+        self.read_roots[name] = reads
+        trivial = not reads
+        uses = self.result.uses[name]
+        if size > _MAX_INLINED or (len(uses) != 1 and not trivial):
+            return Form.BUFFER
+        if all(self._reads_elements(use, operation.result, trivial) for use in uses) and not (
+            self._updated_between(reads, name, max((use.position for use in uses), default=0))
+        ):
+            return Form.INLINE
+        return Form.BUFFER
+
+    def _reads_elements(self, use: Use, value: object, trivial: bool) -> bool:
+        """Whether the reader takes each element of `value` once, where it computes its own."""
+        assert isinstance(value, TensorVar)
+        if use.block != self.block_of[value.name] and not trivial:
+            return False
+        if use.operation is None:
+            # Written straight into the loop's own storage, unless the loop takes over the value's.
+            return use.carried != "" and use.carried not in self.result.in_place
+        row = self.table[use.operation.op]
+        match row.lowering:
+            case Pointwise(memory=memory):
+                result = use.operation.result
+                assert isinstance(result, TensorVar)
+                broadcast = [
+                    (constant_value(a), constant_value(b))
+                    for a, b in zip(value.shape[::-1], result.shape[::-1], strict=False)
+                    if a != b
+                ]
+                same = not broadcast and value.type.rank == result.type.rank
+                return use.operand not in memory and (same or trivial)
+            case Reduce(operand=operand):
+                return use.operand == operand
+            case Update(source=source):
+                return use.operand == source
+        return False
+
+    def _updated_between(self, values: set[str], name: str, last: int) -> bool:
+        """Whether storage that `values` name is updated after `name` is defined, before `last`."""
+        first = self.result.defined[name]
+        roots = {self.result.root(value) for value in values}
+        return any(
+            self.result.root(target) in roots and any(first < p < last for p in positions)
+            for target, positions in self.updates.items()
+        )
+
+
+def lowering_of(operation: Operation) -> Lowering:
+    """Return how `operation` becomes code."""
+    return table()[operation.op].lowering
+
+
+def allocates(operation: Operation) -> bool:
+    """Whether `operation` only names new storage."""
+    return isinstance(lowering_of(operation), Allocate)
