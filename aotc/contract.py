@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from enum import Enum
 
-from aotc.config import DynamicSymbol
+import msgspec
+
+from aotc import expression
 from aotc.errors import AotcError
-from aotc.expression import ExpressionError
+from aotc.expression import Expression, ExpressionError
 
 Dim = int | str
 
@@ -26,9 +28,8 @@ class ContractError(AotcError):
     """An argument is not what the contract says; nothing has been executed."""
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter: `dims` are static extents, or names of dynamic symbols."""
+class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One parameter: `dims` are static extents, or names of dynamic symbols; a scalar has none."""
 
     name: str
     dtype: str
@@ -37,33 +38,104 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class DynamicSymbol:
+    """A dynamic dimension and its constraints: `minimum` and `maximum` are inclusive.
+
+    In a config they are expressions over extents and symbols, in a contract over symbols alone.
+    """
+
+    name: str
+    minimum: Expression | None = None
+    maximum: Expression | None = None
+    multiple_of: Expression | None = None
+    equals: Expression | None = None
+
+    def constraints(self) -> dict[str, Expression]:
+        """Return the constraints that are given, by field name."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
 class Argument:
-    """What the check needs to know of an argument."""
+    """What the check needs to know of an argument; `address` and `nbytes` where it lies.
+
+    Without an address it is not checked for overlap.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     contiguous: bool = True
+    writable: bool = True
+    address: int | None = None
+    nbytes: int = 0
 
 
 @dataclass(frozen=True)
 class Contract:
-    """Parameters in order, and the constraints of every symbol that their dims use.
+    """Parameters in order, the symbols of their dims, and the parameter each return aliases.
 
-    `extents` gives the static names that the constraints use.
+    `symbols` stand in order of first appearance in the dims: the order of the ABI's symbol array.
+    Raises ContractError where the parts do not fit together.
     """
 
     parameters: tuple[Parameter, ...]
-    symbols: Mapping[str, DynamicSymbol]
-    extents: Mapping[str, int]
+    symbols: tuple[DynamicSymbol, ...] = ()
+    returns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [each.name for each in self.parameters]
+        if len(set(names)) != len(names):
+            raise ContractError("two parameters of one name")
+        if [each.name for each in self.symbols] != _symbols_of(self.parameters):
+            raise ContractError("the symbols are not those of the dims, in order of appearance")
+        for name in self.returns:
+            if name not in names:
+                raise ContractError(f"returns `{name}`, which is not a parameter")
+        used = {each.name for each in self.symbols}
+        for symbol in self.symbols:
+            for constraint in symbol.constraints().values():
+                for name in constraint.names:
+                    if name not in used:
+                        raise ContractError(
+                            f"`{symbol.name}` is constrained by `{constraint}`, "
+                            f"and no dimension gives `{name}`"
+                        )
+
+    @staticmethod
+    def of(
+        parameters: Sequence[Parameter],
+        symbols: Mapping[str, DynamicSymbol],
+        extents: Mapping[str, int],
+        returns: Sequence[str] = (),
+    ) -> Contract:
+        """Return the contract of `parameters`, with the symbols they use and no extent left.
+
+        `symbols` and `extents` are those of the model config. Raises ContractError for a dim
+        that is none of `symbols`, and a constraint without a value or over an unused symbol.
+        """
+        used = []
+        for name in _symbols_of(parameters):
+            if name not in symbols:
+                raise ContractError(f"unknown symbol `{name}`")
+            try:
+                given = {
+                    field: constraint.substitute(extents)
+                    for field, constraint in symbols[name].constraints().items()
+                }
+            except ExpressionError as error:
+                raise ContractError(f"`{name}`: {error}") from None
+            used.append(DynamicSymbol(name, **given))
+        return Contract(tuple(parameters), tuple(used), tuple(returns))
 
     def bind(self, arguments: Sequence[Argument]) -> dict[str, int]:
-        """Check `arguments` and return the value of every symbol that they bind.
+        """Check `arguments` and return the value of every symbol, in the order of `symbols`.
 
         Raises ContractError, which names the parameter, the symbol, what was expected and what
-        came: for count, dtype, rank, contiguity, a static extent, two values of one symbol, and
-        a constraint that does not hold.
+        came: for count, dtype, rank, contiguity, a read-only output, a static extent, two values
+        of one symbol, a constraint that does not hold, and an output that overlaps an argument.
         """
-        self._check_count(arguments)
+        self.check_count(len(arguments))
         bound: dict[str, int] = {}
         binder: dict[str, str] = {}
         for parameter, argument in zip(self.parameters, arguments, strict=True):
@@ -79,43 +151,108 @@ class Contract:
                     )
                 else:
                     binder.setdefault(dim, where)
-        for name in bound:
-            self._check_symbol(name, bound, binder[name])
+        for symbol in self.symbols:
+            _check_symbol(symbol, bound, binder[symbol.name])
+        self._check_overlap(arguments)
         return bound
 
-    def _check_count(self, arguments: Sequence[Argument]) -> None:
-        expected, got = len(self.parameters), len(arguments)
+    def check_count(self, got: int) -> None:
+        """Raise ContractError where `got` arguments are too few or too many."""
+        expected = len(self.parameters)
         if got < expected:
             missing = ", ".join(f"`{each.name}`" for each in self.parameters[got:])
             raise ContractError(f"expected {expected} arguments, got {got}: missing {missing}")
         if got > expected:
             raise ContractError(f"expected {expected} arguments, got {got}")
 
-    def _check_symbol(self, name: str, bound: Mapping[str, int], where: str) -> None:
-        symbol = self.symbols.get(name)
-        if symbol is None:
-            return
-        value = bound[name]
-        values = {**self.extents, **bound}
-        for constraint, words, holds in (
-            (symbol.minimum, "at least", operator.ge),
-            (symbol.maximum, "at most", operator.le),
-            (symbol.multiple_of, "a multiple of", _is_multiple),
-            (symbol.equals, "equal to", operator.eq),
-        ):
-            if constraint is None:
+    def index(self, name: str) -> int:
+        """Return the position of the parameter `name`."""
+        return [each.name for each in self.parameters].index(name)
+
+    def _check_overlap(self, arguments: Sequence[Argument]) -> None:
+        placed = [
+            (parameter, argument.address, argument.address + argument.nbytes)
+            for parameter, argument in zip(self.parameters, arguments, strict=True)
+            if argument.address is not None and argument.nbytes > 0
+        ]
+        for written, start, end in placed:
+            if written.direction is Direction.IN:
                 continue
-            try:
-                limit = constraint.evaluate(values)
-            except ExpressionError as error:
-                raise ContractError(f"{where}: `{name}`: `{constraint}`: {error}") from None
-            if not holds(value, limit):
-                shown = str(limit) if constraint.text == str(limit) else f"{constraint} = {limit}"
-                raise ContractError(f"{where}: `{name}` must be {words} {shown}, got {value}")
+            for other, other_start, other_end in placed:
+                if other is not written and start < other_end and other_start < end:
+                    raise ContractError(
+                        f"`{written.name}` is written, and shares memory with `{other.name}`",
+                        hint="pass tensors that do not overlap",
+                    )
+
+
+def to_json(contract: Contract) -> bytes:
+    """Return the one JSON text of `contract`."""
+    symbols = [
+        _SymbolRecord(each.name, **{field: str(text) for field, text in each.constraints().items()})
+        for each in contract.symbols
+    ]
+    return msgspec.json.encode(_Record(contract.parameters, symbols, contract.returns))
+
+
+def from_json(text: bytes) -> Contract:
+    """Return the contract that `to_json` wrote; raise ContractError where `text` is not one."""
+    try:
+        record = msgspec.json.decode(text, type=_Record)
+        symbols = tuple(each.parse() for each in record.symbols)
+    except (msgspec.MsgspecError, ExpressionError, UnicodeDecodeError) as error:
+        raise ContractError(f"not a contract: {error}") from None
+    return Contract(record.parameters, symbols, record.returns)
+
+
+class _SymbolRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    name: str
+    minimum: str | None = None
+    maximum: str | None = None
+    multiple_of: str | None = None
+    equals: str | None = None
+
+    def parse(self) -> DynamicSymbol:
+        texts = (self.minimum, self.maximum, self.multiple_of, self.equals)
+        return DynamicSymbol(
+            self.name, *(None if text is None else expression.parse(text) for text in texts)
+        )
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
+    parameters: tuple[Parameter, ...]
+    symbols: list[_SymbolRecord]
+    returns: tuple[str, ...]
+
+
+def _symbols_of(parameters: Iterable[Parameter]) -> list[str]:
+    dims = (dim for parameter in parameters for dim in parameter.dims if isinstance(dim, str))
+    return list(dict.fromkeys(dims))
+
+
+def _check_symbol(symbol: DynamicSymbol, bound: Mapping[str, int], where: str) -> None:
+    value = bound[symbol.name]
+    for field, constraint in symbol.constraints().items():
+        words, holds = _CONSTRAINTS[field]
+        try:
+            limit = constraint.evaluate(bound)
+        except ExpressionError as error:
+            raise ContractError(f"{where}: `{symbol.name}`: `{constraint}`: {error}") from None
+        if not holds(value, limit):
+            shown = f"{limit}" if constraint.text == str(limit) else f"{constraint} = {limit}"
+            raise ContractError(f"{where}: `{symbol.name}` must be {words} {shown}, got {value}")
 
 
 def _is_multiple(value: int, divisor: int) -> bool:
     return divisor > 0 and value % divisor == 0
+
+
+_CONSTRAINTS = {
+    "minimum": ("at least", operator.ge),
+    "maximum": ("at most", operator.le),
+    "multiple_of": ("a multiple of", _is_multiple),
+    "equals": ("equal to", operator.eq),
+}
 
 
 def _check_form(parameter: Parameter, argument: Argument) -> None:
@@ -132,3 +269,5 @@ def _check_form(parameter: Parameter, argument: Argument) -> None:
         raise ContractError(
             f"`{parameter.name}`: not contiguous", hint="pass a contiguous copy of it"
         )
+    if not argument.writable and parameter.direction is not Direction.IN:
+        raise ContractError(f"`{parameter.name}`: it is written, and read-only memory was given")

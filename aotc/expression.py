@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 50
@@ -73,7 +73,7 @@ class Expression:
 
     text: str
     names: tuple[str, ...]
-    _root: ast.expr
+    _root: ast.expr = field(compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.text
@@ -85,6 +85,14 @@ class Expression:
         zero or a result outside int64.
         """
         return _evaluate(self._root, values)
+
+    def substitute(self, values: Mapping[str, int]) -> Expression:
+        """Return the expression with the names in `values` replaced, and constants folded.
+
+        It has the value of this one under every binding of the names left. Raises
+        ExpressionError where a constant part has no value.
+        """
+        return parse(ast.unparse(_substitute(self._root, values)))
 
 
 def parse(text: str) -> Expression:
@@ -149,3 +157,22 @@ def _evaluate(node: ast.expr, values: Mapping[str, int]) -> int:
     if abs(result) > MAX_MAGNITUDE:
         raise ExpressionError("value outside the range of int64")
     return result
+
+
+def _substitute(node: ast.expr, values: Mapping[str, int]) -> ast.expr:
+    match node:
+        case ast.Name(id=name):
+            return ast.Constant(values[name]) if name in values else node
+        case ast.UnaryOp(op=op, operand=operand):
+            parts = [_substitute(operand, values)]
+            result: ast.expr = ast.UnaryOp(op, *parts)
+        case ast.BinOp(left=left, op=op, right=right):
+            parts = [_substitute(left, values), _substitute(right, values)]
+            result = ast.BinOp(parts[0], op, parts[1])
+        case ast.Call(func=function, args=arguments):
+            parts = [_substitute(each, values) for each in arguments]
+            result = ast.Call(function, parts, [])
+        case _:
+            return node
+    folds = all(isinstance(part, ast.Constant) for part in parts)
+    return ast.Constant(_evaluate(result, {})) if folds else result

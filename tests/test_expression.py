@@ -52,3 +52,40 @@ def test_names_in_order_of_appearance() -> None:
 def test_overflow_is_refused() -> None:
     with pytest.raises(expression.ExpressionError, match="int64"):
         expression.parse("A * A").evaluate({"A": 2**40})
+
+
+@given(texts, st.sets(st.sampled_from(list(NAMES))))
+def test_substitution_keeps_the_value(text: str, fixed: set[str]) -> None:
+    parsed = expression.parse(text)
+    try:
+        expected = parsed.evaluate(NAMES)
+    except expression.ExpressionError:
+        with pytest.raises(expression.ExpressionError):
+            parsed.substitute({name: NAMES[name] for name in fixed}).evaluate(NAMES)
+        return
+    partly = parsed.substitute({name: NAMES[name] for name in fixed})
+    assert not fixed & set(partly.names)
+    assert partly.evaluate(NAMES) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "folded"),
+    [
+        ("A * B * C", "7 * B * 0"),
+        ("A + 1", "8"),
+        ("-A", "-7"),
+        ("B - (-A)", "B - -7"),
+        ("(-A) * B", "-7 * B"),
+        ("min(A, B) + max(A, 2 * A)", "min(7, B) + 14"),
+        ("B", "B"),
+    ],
+)
+def test_constants_are_folded(text: str, folded: str) -> None:
+    result = expression.parse(text).substitute({"A": 7, "C": 0})
+    assert result.text == folded
+    assert result == expression.parse(folded)
+
+
+def test_a_constant_without_a_value() -> None:
+    with pytest.raises(expression.ExpressionError, match="division by zero"):
+        expression.parse("B + 1 // A").substitute({"A": 0})

@@ -1,0 +1,75 @@
+"""From an artifact to a program that runs: no compiler, no sources, no file written."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from aotc import contract as contracts
+from aotc.contract import Contract, ContractError
+from aotc.runtime.host import Host, choose_threads
+from aotc.runtime.library import ABI_VERSION, Library, LoadError, check_abi_version, map_object
+from aotc.runtime.worker import Worker
+from aotc.store.artifact import find
+
+STORE_VARIABLE = "AOTC_STORE"
+DEFAULT_STORE = "artifacts"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A loaded program: its contract and its code."""
+
+    contract: Contract
+    target: str
+    library: Library
+
+    def prepare(self, threads: int | None = None) -> Worker:
+        """Return a worker with a team of `threads`, for a `with` statement.
+
+        Without `threads` the team has AOTC_NUM_THREADS, or else one thread for each core that
+        this process may use. Raises AotcError for a number outside 1..1024, and WorkerError where
+        the threads do not start.
+        """
+        return Worker(self, choose_threads(threads))
+
+
+def load_program(
+    contract: Contract, object_bytes: bytes, target: str, abi_version: int = ABI_VERSION
+) -> Program:
+    """Map `object_bytes`, which the caller has verified, as the code of a program.
+
+    `target` and `abi_version` say what the object was built for; they are checked before anything
+    is mapped. Raises LoadError where this host or this loader cannot run it.
+    """
+    check_abi_version(abi_version)
+    Host.current().check(target)
+    return Program(contract, target, map_object(object_bytes))
+
+
+def default_store() -> Path:
+    """Return the store of AOTC_STORE, or else `artifacts` in the current directory."""
+    return Path(os.environ.get(STORE_VARIABLE) or DEFAULT_STORE)
+
+
+def load(model: str, program: str, store: Path | str | None = None) -> Program:
+    """Find `program` of `model` in `store`, verify it, and map it.
+
+    Nothing is compiled or written. Raises AotcError where the store has no such program or a
+    damaged one, and LoadError where this host cannot run it.
+    """
+    root = default_store() if store is None else Path(store)
+    stored = find(root, model, program, Host.current().targets())
+    try:
+        if stored.record.ranks != 1:
+            raise LoadError(f"it has {stored.record.ranks} ranks, this loader runs one")
+        return load_program(
+            contracts.from_json(stored.contract_json),
+            stored.object_bytes(),
+            stored.target,
+            stored.abi_version,
+        )
+    except (LoadError, ContractError) as error:
+        message = f"`{program}` of `{model}`, built by {stored.built_by}: {error.message}"
+        raise LoadError(message, hint=error.hint) from None
