@@ -1,0 +1,354 @@
+"""Programs in a store: written as OCI manifests, published under their model's name, found again.
+
+`index.json` lists one image index for each model, by its reference name. A model's index lists the
+manifests of its programs; name and platform tell them apart. A manifest has the program's record
+as its config, and the object, the printed IR and the generated C as its layers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from aotc.errors import AotcError, suggestion
+from aotc.program.model import DistributedCompiledProgram, Record
+from aotc.store import oci
+from aotc.store.digest import Digest
+from aotc.store.layout import IntegrityError, Layout
+from aotc.store.oci import Descriptor, Index, Manifest
+
+INDEX_FILE = "index.json"
+_LOCK_SECONDS = 60  # an update of `index.json` takes milliseconds
+
+Warn = Callable[[str], None]
+warn_log: Warn = logging.getLogger("aotc.store").warning
+
+
+class NotFoundError(AotcError):
+    """The store has no such model, no such program, or none for the wanted target."""
+
+
+@dataclass(frozen=True)
+class StoredProgram:
+    """A program in a store; its record is checked, its payload is checked when it is read."""
+
+    layout: Layout
+    descriptor: Descriptor
+    manifest: Manifest
+    record: Record
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        return self.record.model
+
+    @property
+    def program(self) -> str:
+        """The name of the program within its model."""
+        return self.record.program
+
+    @property
+    def target(self) -> str:
+        """The CPU level that the object is for, for instance `x86_64_v3`."""
+        return self.record.target
+
+    @property
+    def abi_version(self) -> int:
+        """The version of the C ABI that the object follows."""
+        return self.record.abi_version
+
+    @property
+    def contract_json(self) -> bytes:
+        """The JSON text of the call contract."""
+        return bytes(self.record.contract)
+
+    @property
+    def built_by(self) -> str:
+        """What built the program, in words."""
+        return self.record.built_by
+
+    @property
+    def manifest_digest(self) -> Digest:
+        """The digest of the manifest: the name of this artifact anywhere."""
+        return self.descriptor.blob
+
+    def object_bytes(self) -> bytes:
+        """Return the shared object; raise IntegrityError where it is damaged."""
+        return self._layer(oci.OBJECT_TYPE)
+
+    def ir(self) -> str:
+        """Return the printed IR; raise IntegrityError where it is damaged."""
+        return self._text(oci.IR_TYPE)
+
+    def source(self) -> str:
+        """Return the generated C; raise IntegrityError where it is damaged."""
+        return self._text(oci.SOURCE_TYPE)
+
+    def check(self) -> None:
+        """Read the whole payload; raise IntegrityError where any of it is damaged."""
+        for layer in self.manifest.layers:
+            self.layout.read_blob(layer.blob, layer.size)
+
+    def _layer(self, media_type: str) -> bytes:
+        layer = self.manifest.layers[oci.LAYER_TYPES.index(media_type)]
+        return self.layout.read_blob(layer.blob, layer.size)
+
+    def _text(self, media_type: str) -> str:
+        try:
+            return self._layer(media_type).decode()
+        except UnicodeDecodeError:
+            raise IntegrityError(
+                f"{media_type} of `{self.program}` of `{self.model}` is not UTF-8 text"
+            ) from None
+
+
+@dataclass(frozen=True, order=True)
+class Entry:
+    """A program as its model's index lists it."""
+
+    model: str
+    program: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"`{self.program}` of `{self.model}` for {self.target}"
+
+
+def write_program(layout: Layout, program: DistributedCompiledProgram) -> StoredProgram:
+    """Store `program`, without publishing it; equal programs give equal bytes and digests.
+
+    Raises StoreError where the disk refuses, and AotcError for an unknown target.
+    """
+    oci.platform_of(program.target)
+    record = program.record()
+    config = record.encode()
+    layers = (program.object, program.ir.encode(), program.source.encode())
+    manifest = Manifest(
+        oci.describe(oci.CONFIG_TYPE, config),
+        tuple(map(oci.describe, oci.LAYER_TYPES, layers)),
+    )
+    text = oci.encode(manifest)
+    layout.write_blobs([*layers, config, text])
+    return StoredProgram(layout, oci.describe(oci.MANIFEST_TYPE, text), manifest, record)
+
+
+def open_program(layout: Layout, descriptor: Descriptor) -> StoredProgram:
+    """Return the program of a manifest; its record is read, its payload is not.
+
+    Raises IntegrityError where either is damaged, and UnsupportedSchemaError for a record of
+    another schema version.
+    """
+    subject = f"manifest {descriptor.digest}"
+    manifest = oci.decode(_read(layout, descriptor, oci.MANIFEST_TYPE), Manifest, subject)
+    layers = tuple(layer.media_type for layer in manifest.layers)
+    if layers != oci.LAYER_TYPES:
+        raise IntegrityError(f"{subject}: layers {layers}, expected {oci.LAYER_TYPES}")
+    config = _read(layout, manifest.config, oci.CONFIG_TYPE)
+    try:
+        record = Record.decode(config)
+    except ValueError as error:
+        raise IntegrityError(f"{subject}: {error}", blob=manifest.config.blob) from None
+    return StoredProgram(layout, descriptor, manifest, record)
+
+
+def publish(
+    layout: Layout,
+    model: str,
+    programs: Sequence[StoredProgram],
+    *,
+    declared: Collection[str] | None = None,
+    warn: Warn = warn_log,
+) -> Digest:
+    """List `programs` under `model`, all of them at one point; return the digest of its index.
+
+    They replace what is listed of the same name and target. Everything else stays, but programs
+    not in `declared`, the names that the model has now. Where all is listed already nothing is
+    written. Raises StoreError where the store cannot be written.
+    """
+    if any(each.model != model for each in programs):
+        raise ValueError(f"a program of another model cannot be published under `{model}`")
+    # A store that is up to date may be read-only.
+    with suppress(IntegrityError):
+        text, top = _merged(layout, model, programs, declared)
+        if layout.read_file(INDEX_FILE, oci.MAX_DOCUMENT) == top:
+            return Digest.of(text)
+    with layout.lock("index", _LOCK_SECONDS):
+        _set_damage_aside(layout, model, warn)
+        text, top = _merged(layout, model, programs, declared)
+        layout.write_blob(text)
+        layout.write_file(INDEX_FILE, top)
+    return Digest.of(text)
+
+
+def find(
+    root: Path, model: str, program: str, target: str | Sequence[str] | None = None
+) -> StoredProgram:
+    """Find `program` of `model` in the store at `root`; nothing is written or locked.
+
+    `target` is the wanted one, or several with the best first; without it the only one there is.
+    Raises NotFoundError, which says what there is, IntegrityError for a damaged store and
+    StoreError where there is none.
+    """
+    layout = Layout.open(root)
+    entries = dict(_entries(layout, model))
+    if not entries:
+        _refuse("model", model, {each for each, _ in _models(layout)}, f"the store in {root}")
+    here = {entry.target: entry for entry in entries if entry.program == program}
+    if not here:
+        _refuse("program", program, {entry.program for entry in entries}, f"`{model}`")
+    entry = here[_choose(model, program, list(here), target)]
+    stored = open_program(layout, entries[entry])
+    named = Entry(stored.model, stored.program, stored.target)
+    if named != entry:
+        raise IntegrityError(f"the index lists {entry}, its record is of {named}")
+    return stored
+
+
+def list_programs(root: Path) -> list[Entry]:
+    """Return what the store at `root` lists, sorted; no program is read.
+
+    Raises IntegrityError for a damaged index and StoreError where there is no store.
+    """
+    return sorted(entry for entry, _ in _entries(Layout.open(root)))
+
+
+def read_top_index(layout: Layout) -> Index:
+    """Return `index.json`, empty where there is none yet; raise IntegrityError where damaged."""
+    text = layout.read_file(INDEX_FILE, oci.MAX_DOCUMENT)
+    return Index() if text is None else oci.decode(text, Index, f"{layout.root / INDEX_FILE}")
+
+
+def read_model_index(layout: Layout, descriptor: Descriptor) -> Index:
+    """Return the index of a model; raise IntegrityError where it is damaged."""
+    content = _read(layout, descriptor, oci.INDEX_TYPE)
+    return oci.decode(content, Index, f"index {descriptor.digest}")
+
+
+def entry_of(model: str, descriptor: Descriptor) -> Entry:
+    """Return what `descriptor` lists; raise IntegrityError where it does not say."""
+    name = descriptor.annotations.get(oci.PROGRAM_NAME)
+    if name is None or descriptor.platform is None:
+        raise IntegrityError(f"the index of `{model}` lists {descriptor.digest} without a name")
+    target = oci.TARGETS.get(descriptor.platform)
+    if target is None:
+        raise IntegrityError(f"`{name}` of `{model}` is for an unknown platform")
+    return Entry(model, name, target)
+
+
+def _read(layout: Layout, descriptor: Descriptor, media_type: str) -> bytes:
+    if descriptor.media_type != media_type:
+        raise IntegrityError(
+            f"blob {descriptor.digest} has media type `{descriptor.media_type}`, "
+            f"expected `{media_type}`"
+        )
+    if descriptor.size > oci.MAX_DOCUMENT:
+        raise IntegrityError(
+            f"blob {descriptor.digest} has {descriptor.size} bytes, "
+            f"expected at most {oci.MAX_DOCUMENT}"
+        )
+    return layout.read_blob(descriptor.blob, descriptor.size)
+
+
+def _models(layout: Layout) -> list[tuple[str, Descriptor]]:
+    """Return the models that `index.json` lists; what another tool has put there has no name."""
+    named = [
+        (each.annotations.get(oci.REFERENCE_NAME, ""), each)
+        for each in read_top_index(layout).manifests
+    ]
+    return [(name, each) for name, each in named if name]
+
+
+def _entries(layout: Layout, model: str | None = None) -> Iterable[tuple[Entry, Descriptor]]:
+    for name, index in _models(layout):
+        if model is None or name == model:
+            for descriptor in read_model_index(layout, index).manifests:
+                yield entry_of(name, descriptor), descriptor
+
+
+def _refuse(kind: str, name: str, known: Collection[str], where: str) -> NoReturn:
+    hint = suggestion(name, known) or f"{kind}s in {where}: {', '.join(sorted(known)) or 'none'}"
+    raise NotFoundError(f"no {kind} `{name}` in {where}", hint=hint)
+
+
+def _choose(
+    model: str, program: str, here: Sequence[str], target: str | Sequence[str] | None
+) -> str:
+    wanted = [target] if isinstance(target, str) else target
+    there = ", ".join(sorted(here))
+    if wanted is None:
+        if len(here) == 1:
+            return here[0]
+        raise NotFoundError(
+            f"`{program}` of `{model}` is there for several targets: {there}", hint="name one"
+        )
+    for each in wanted:
+        if each in here:
+            return each
+    raise NotFoundError(
+        f"`{program}` of `{model}` is there for {there}, wanted for {' or '.join(wanted)}",
+        hint=f"build it for {wanted[0]}" if wanted else "no known target runs here",
+    )
+
+
+def _set_damage_aside(layout: Layout, model: str, warn: Warn) -> None:
+    """Report and set aside a damaged index: what it listed comes back with the next build.
+
+    The caller holds the lock of the index.
+    """
+    try:
+        top = read_top_index(layout)
+    except IntegrityError as error:
+        warn(f"{error}; set aside")
+        layout.set_aside(INDEX_FILE)
+        return
+    kept = []
+    for each in top.manifests:
+        if each.annotations.get(oci.REFERENCE_NAME) == model:
+            try:
+                for descriptor in read_model_index(layout, each).manifests:
+                    entry_of(model, descriptor)
+            except IntegrityError as error:
+                warn(f"{error}; set aside")
+                layout.set_blob_aside(each.blob)
+                continue
+        kept.append(each)
+    if len(kept) < len(top.manifests):
+        layout.write_file(INDEX_FILE, oci.encode(Index(tuple(kept))))
+
+
+def _merged(
+    layout: Layout,
+    model: str,
+    programs: Sequence[StoredProgram],
+    declared: Collection[str] | None,
+) -> tuple[bytes, bytes]:
+    """Return the texts of the model's index and of `index.json` with `programs` listed."""
+    listed = {
+        entry: descriptor
+        for entry, descriptor in _entries(layout, model)
+        if declared is None or entry.program in declared
+    }
+    for stored in programs:
+        listed[Entry(model, stored.program, stored.target)] = Descriptor(
+            oci.MANIFEST_TYPE,
+            stored.descriptor.digest,
+            stored.descriptor.size,
+            {oci.PROGRAM_NAME: stored.program},
+            oci.platform_of(stored.target),
+        )
+    text = oci.encode(Index(tuple(listed[entry] for entry in sorted(listed))))
+    named = Descriptor(oci.INDEX_TYPE, str(Digest.of(text)), len(text), {oci.REFERENCE_NAME: model})
+    others = [
+        each
+        for each in read_top_index(layout).manifests
+        if each.annotations.get(oci.REFERENCE_NAME) != model
+    ]
+    top = sorted(
+        [*others, named],
+        key=lambda each: (each.annotations.get(oci.REFERENCE_NAME, ""), each.digest),
+    )
+    return text, oci.encode(Index(tuple(top)))

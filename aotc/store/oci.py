@@ -1,0 +1,122 @@
+"""The documents of the OCI image specification 1.1 that a store consists of, and their text."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from aotc.errors import AotcError
+from aotc.program.model import canonical_json
+from aotc.store.digest import Digest
+from aotc.store.layout import IntegrityError
+
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+CONFIG_TYPE = "application/vnd.aotc.program.config.v1+json"
+OBJECT_TYPE = "application/vnd.aotc.object.v1"
+IR_TYPE = "application/vnd.aotc.ir.v1+text"
+SOURCE_TYPE = "application/vnd.aotc.source.v1+c"
+LAYER_TYPES = (OBJECT_TYPE, IR_TYPE, SOURCE_TYPE)
+
+REFERENCE_NAME = "org.opencontainers.image.ref.name"
+PROGRAM_NAME = "dev.aotc.program"
+
+MAX_DOCUMENT = 4 << 20  # bytes; what registries accept of a manifest
+
+
+class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The CPU and system that a program is for; `variant` is for instance `v3` or `v8`."""
+
+    architecture: str
+    os: str
+    variant: str = ""
+
+
+# One to one: the index tells the targets apart by platform alone.
+PLATFORMS = {
+    "x86_64_v3": Platform("amd64", "linux", "v3"),
+    "x86_64_v4": Platform("amd64", "linux", "v4"),
+    "aarch64": Platform("arm64", "linux", "v8"),
+}
+TARGETS = {platform: target for target, platform in PLATFORMS.items()}
+
+
+def platform_of(target: str) -> Platform:
+    """Return the platform of `target`; raise AotcError for an unknown one."""
+    if target not in PLATFORMS:
+        known = ", ".join(PLATFORMS)
+        raise AotcError(f"unknown target `{target}`", hint=f"known targets: {known}")
+    return PLATFORMS[target]
+
+
+class Descriptor(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename="camel"
+):
+    """A reference to a blob: what it is, its digest, and its size in bytes."""
+
+    media_type: str
+    digest: str
+    size: int
+    annotations: dict[str, str] = {}
+    platform: Platform | None = None
+
+    def __post_init__(self) -> None:
+        Digest.parse(self.digest)
+        if self.size < 0:
+            raise ValueError(f"negative size {self.size}")
+
+    @property
+    def blob(self) -> Digest:
+        """The digest, parsed."""
+        return Digest.parse(self.digest)
+
+
+class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """An image index: of the whole store (`index.json`), or of one model."""
+
+    manifests: tuple[Descriptor, ...] = ()
+    schema_version: int = 2
+    media_type: str = INDEX_TYPE
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """The manifest of one program for one platform."""
+
+    config: Descriptor
+    layers: tuple[Descriptor, ...]
+    schema_version: int = 2
+    media_type: str = MANIFEST_TYPE
+
+
+Document = TypeVar("Document", Index, Manifest, Descriptor)
+
+
+def describe(media_type: str, content: bytes) -> Descriptor:
+    """Return the descriptor of `content`."""
+    return Descriptor(media_type, str(Digest.of(content)), len(content))
+
+
+def encode(document: Index | Manifest | Descriptor) -> bytes:
+    """Return the JSON text of `document`, equal for equal documents."""
+    return canonical_json(document)
+
+
+def decode(text: bytes, kind: type[Document], subject: str) -> Document:
+    """Return the document of `text`; raise IntegrityError where it is not one of that `kind`.
+
+    A field that the specification does not have, or that aotc never writes, is refused.
+    """
+    try:
+        document = msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise IntegrityError(f"{subject} is not valid: {error}") from None
+    if isinstance(document, Index | Manifest):
+        expected = INDEX_TYPE if isinstance(document, Index) else MANIFEST_TYPE
+        for name, declared, wanted in (
+            ("schema version", document.schema_version, 2),
+            ("media type", document.media_type, expected),
+        ):
+            if declared != wanted:
+                raise IntegrityError(f"{subject}: {name} `{declared}`, expected `{wanted}`")
+    return document

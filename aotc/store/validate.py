@@ -1,0 +1,131 @@
+"""An independent check of a store, which trusts nothing that the writer wrote but `oci-layout`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from aotc.errors import AotcError
+from aotc.program.model import Record
+from aotc.store import artifact, oci
+from aotc.store.layout import Layout
+from aotc.store.oci import Descriptor, Index, Manifest
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong in a store: `where` leads to it from `index.json`."""
+
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}"
+
+
+def validate(root: Path, model: str | None = None) -> list[Problem]:
+    """Check every blob that can be reached from `index.json`, or from the listing of `model`.
+
+    Recomputes digests, sizes and media types, and compares the names along the way. Returns all
+    problems, each with what was declared and what was found; blobs that nothing refers to are
+    none. Raises StoreError where there is no store or it cannot be read.
+    """
+    return list(_Validator(Layout.open(root)).store(model))
+
+
+class _Validator:
+    def __init__(self, layout: Layout):
+        self.layout = layout
+
+    def store(self, model: str | None) -> Iterator[Problem]:
+        where = artifact.INDEX_FILE
+        try:
+            text = self.layout.read_file(where, oci.MAX_DOCUMENT)
+            index = Index() if text is None else oci.decode(text, Index, "the index")
+        except AotcError as error:
+            yield Problem(where, error.message)
+            return
+        seen: set[str] = set()
+        for descriptor in index.manifests:
+            name = descriptor.annotations.get(oci.REFERENCE_NAME)
+            if name is None:
+                yield Problem(where, f"{descriptor.digest} is listed without a model's name")
+            elif name in seen:
+                yield Problem(where, f"model `{name}` is listed twice")
+            elif model is None or name == model:
+                yield from self.model(f"{where} > {name}", name, descriptor)
+            seen.add(name or "")
+        if model is not None and model not in seen:
+            yield Problem(where, f"model `{model}` is not listed")
+
+    def model(self, where: str, name: str, descriptor: Descriptor) -> Iterator[Problem]:
+        content = yield from self.blob(where, descriptor, oci.INDEX_TYPE)
+        if content is None:
+            return
+        try:
+            index = oci.decode(content, Index, "the index")
+        except AotcError as error:
+            yield Problem(where, error.message)
+            return
+        seen: set[artifact.Entry] = set()
+        for each in index.manifests:
+            try:
+                entry = artifact.entry_of(name, each)
+            except AotcError as error:
+                yield Problem(where, error.message)
+                continue
+            if entry in seen:
+                yield Problem(where, f"{entry} is listed twice")
+            seen.add(entry)
+            yield from self.program(f"{where} > {entry.program} {entry.target}", entry, each)
+
+    def program(
+        self, where: str, entry: artifact.Entry, descriptor: Descriptor
+    ) -> Iterator[Problem]:
+        content = yield from self.blob(where, descriptor, oci.MANIFEST_TYPE)
+        if content is None:
+            return
+        try:
+            manifest = oci.decode(content, Manifest, "the manifest")
+        except AotcError as error:
+            yield Problem(where, error.message)
+            return
+        yield from self.record(f"{where} > config", entry, manifest.config)
+        declared = tuple(each.media_type for each in manifest.layers)
+        if declared != oci.LAYER_TYPES:
+            yield Problem(where, f"layers {declared}, expected {oci.LAYER_TYPES}")
+        for each in manifest.layers:
+            yield from self.blob(f"{where} > layer {each.media_type}", each, each.media_type)
+
+    def record(
+        self, where: str, entry: artifact.Entry, descriptor: Descriptor
+    ) -> Iterator[Problem]:
+        content = yield from self.blob(where, descriptor, oci.CONFIG_TYPE)
+        if content is None:
+            return
+        try:
+            record = Record.decode(content)
+        except (AotcError, ValueError) as error:
+            yield Problem(where, str(error))
+            return
+        named = artifact.Entry(record.model, record.program, record.target)
+        if named != entry:
+            yield Problem(where, f"listed as {entry}, the record is of {named}")
+
+    def blob(
+        self, where: str, descriptor: Descriptor, media_type: str
+    ) -> Generator[Problem, None, bytes | None]:
+        """Return the content of a blob, or None where it cannot be had."""
+        if descriptor.media_type != media_type:
+            declared = descriptor.media_type
+            yield Problem(where, f"media type `{declared}` was declared, expected `{media_type}`")
+        document = media_type not in oci.LAYER_TYPES
+        if document and descriptor.size > oci.MAX_DOCUMENT:
+            yield Problem(where, f"{descriptor.size} bytes, expected at most {oci.MAX_DOCUMENT}")
+            return None
+        try:
+            return self.layout.read_blob(descriptor.blob, descriptor.size)
+        except AotcError as error:
+            yield Problem(where, error.message)
+            return None
