@@ -1,21 +1,36 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL = $(BIN)/pip install -q -c constraints.txt
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
-.venv/ready: pyproject.toml
+.venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q -e '.[test,lint]'
+	$(INSTALL) -e .
 	touch $@
 
-test: .venv/ready ## run the test suite
-	$(BIN)/python -m pytest -q
+.venv/developer: .venv/installed
+	$(INSTALL) -e '.[test,lint]'
+	touch $@
 
-lint: .venv/ready ## format check, lint, types
+prebuild: .venv/installed ## install, then build and verify qwen3-14b
+	$(BIN)/aotc build qwen3-14b
+	$(BIN)/aotc verify qwen3-14b
+
+test: .venv/developer ## run the test suite
+	$(BIN)/python -m pytest -q -n auto
+
+lint: .venv/developer ## check format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-.PHONY: help test lint
+golden: .venv/installed ## compare qwen3-tiny and qwen3-0.6b with their golden
+	$(BIN)/aotc build qwen3-tiny
+	$(BIN)/aotc verify qwen3-tiny --level numerics
+	$(BIN)/aotc build qwen3-0.6b
+	$(BIN)/aotc verify qwen3-0.6b --level numerics
+
+.PHONY: help prebuild test lint golden

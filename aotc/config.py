@@ -1,58 +1,141 @@
 """Model configs: read `models/NAME.yaml`, validate it strictly, resolve every extent.
 
-`ModelFile` and `SymbolFields` are the one description of the file format; validation and the JSON
-Schema for editors both come from them.
+`ModelFile` is the one description of the file format; validation and the JSON Schema for editors
+both come from it.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import graphlib
+import keyword
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-import yaml
+from msgspec import Meta
 
 from aotc import expression
+from aotc.contract import DynamicSymbol
+from aotc.document import Document, KeyPath
 from aotc.errors import AotcError, Place, suggestion
 
 Value = int | str
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", title="name")]
+ReferenceText = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$",
+        title="`module:function` reference",
+        description="A function of a module in the source folder.",
+    ),
+]
+Platform = Literal["cpu", "a2a3", "a5", "a2a3sim", "a5sim"]
+Device = Literal["cpu", "a2a3", "a5"]
+
+PLATFORMS: tuple[str, ...] = get_args(Platform)
 
 
 class SymbolFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Constraints of one dynamic dimension; each an integer or an expression.
+    """Constraints of one dynamic dimension; each an integer or an expression."""
 
-    `min` and `max` are inclusive; `equals` fixes the dimension from other names.
-    """
+    min: Annotated[Value | None, Meta(description="Least size, inclusive.")] = None
+    max: Annotated[Value | None, Meta(description="Greatest size, inclusive.")] = None
+    multiple_of: Annotated[Value | None, Meta(description="What divides the size.")] = None
+    equals: Annotated[
+        Value | None, Meta(description="The size itself, by other dimensions and extents.")
+    ] = None
 
-    min: Value | None = None
-    max: Value | None = None
-    multiple_of: Value | None = None
-    equals: Value | None = None
+
+class ProgramFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One program: a HOST wrapper, and what it must compute."""
+
+    wrapper: Annotated[ReferenceText, Meta(description="The HOST wrapper, `module:function`.")]
+    golden: Annotated[
+        ReferenceText | None,
+        Meta(description="Its torch reference with the same parameters, `module:function`."),
+    ] = None
+
+
+class DistributedFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Where the ranks of a program run."""
+
+    device_ids: Annotated[
+        tuple[Annotated[int, Meta(ge=0)], ...],
+        Meta(
+            min_length=1,
+            extra_json_schema={"uniqueItems": True},
+            description="Device of each rank, in the order of the ranks.",
+        ),
+    ] = (0,)
 
 
 class ModelFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The top level of a model config."""
 
-    schema: Annotated[int, msgspec.Meta(ge=1, le=1)]
-    model: str
-    source: str
-    extents: dict[Name, Value] = {}
-    dynamic: dict[Name, SymbolFields] = {}
+    schema: Annotated[int, Meta(ge=1, le=1, description="Version of this format.")]
+    model: Annotated[str, Meta(description="Name of the model, and of the file without `.yaml`.")]
+    source: Annotated[
+        str, Meta(description="Folder beside the file, with wrappers, kernels and golden.")
+    ]
+    extents: Annotated[
+        dict[Name, Value],
+        Meta(
+            description="Static sizes: integers, or expressions over each other with "
+            "`+ - * // %`, min, max, round_up and cdiv."
+        ),
+    ] = {}
+    dynamic: Annotated[
+        dict[Name, SymbolFields],
+        Meta(description="Dimensions known at a call only, with the constraints checked then."),
+    ] = {}
+    tiling: Annotated[
+        dict[Device, dict[Name, Value]],
+        Meta(
+            description="Extents that differ between devices; every device has the same names. "
+            "A simulator takes those of its device."
+        ),
+    ] = {}
+    hyperparameters: Annotated[
+        dict[Name, float | bool],
+        Meta(description="Facts of the model that are no sizes: numbers, true or false."),
+    ] = {}
+    programs: Annotated[
+        dict[Name, ProgramFields], Meta(description="What to compile, by name.")
+    ] = {}
+    targets: Annotated[
+        tuple[Platform, ...],
+        Meta(
+            min_length=1,
+            extra_json_schema={"uniqueItems": True},
+            description="Platforms to compile for.",
+        ),
+    ] = ("cpu",)
+    distributed: Annotated[DistributedFields, Meta(description="Ranks and their devices.")] = (
+        DistributedFields()
+    )
 
 
 @dataclass(frozen=True)
-class DynamicSymbol:
-    """A dynamic dimension and its constraints, as parsed expressions over extents and symbols."""
+class Reference:
+    """A function of a module in the source folder, and where the config names it."""
 
-    name: str
-    minimum: expression.Expression | None
-    maximum: expression.Expression | None
-    multiple_of: expression.Expression | None
-    equals: expression.Expression | None
+    module: str  # dotted, relative to the source folder
+    function: str
+    place: Place = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.function}"
+
+
+@dataclass(frozen=True)
+class ProgramSource:
+    """The functions of one program: its HOST wrapper, and its golden where it has one."""
+
+    wrapper: Reference
+    golden: Reference | None
 
 
 @dataclass(frozen=True)
@@ -63,6 +146,36 @@ class Config:
     source: Path
     extents: Mapping[str, int]
     symbols: Mapping[str, DynamicSymbol]
+    tiling: Mapping[str, Mapping[str, int]]  # by device: cpu, a2a3, a5
+    hyperparameters: Mapping[str, float | bool]
+    programs: Mapping[str, ProgramSource]
+    targets: tuple[str, ...]
+    device_ids: tuple[int, ...]
+
+    def names(self, platform: str) -> dict[str, int]:
+        """Return the extents on `platform`, its tiling included.
+
+        Raises AotcError for an unknown platform, and for one that the config has no tiling for.
+        """
+        if platform not in PLATFORMS:
+            hint = suggestion(platform, PLATFORMS) or f"platforms: {', '.join(PLATFORMS)}"
+            raise AotcError(f"unknown platform `{platform}`", hint=hint)
+        if not self.tiling:
+            return dict(self.extents)
+        device = _device(platform)
+        if device not in self.tiling:
+            raise AotcError(
+                f"`{self.model}` has no tiling for `{platform}`",
+                hint=f"add `{device}` under `tiling`",
+            )
+        return {**self.extents, **self.tiling[device]}
+
+    def environment(self, platform: str) -> dict[str, int | float | bool]:
+        """Return all names given to the model's modules on `platform`, but dynamic symbols.
+
+        Raises AotcError as `names` does.
+        """
+        return {**self.names(platform), **self.hyperparameters}
 
 
 def json_schema() -> dict[str, Any]:
@@ -85,189 +198,185 @@ def load(model: str, directory: Path) -> Config:
     if model not in names:
         hint = suggestion(model, names) or f"models in {directory}: {', '.join(names) or 'none'}"
         raise AotcError(f"unknown model `{model}`", hint=hint)
-    return _Reader(directory / f"{model}.yaml").read()
+    return _Resolver(directory / f"{model}.yaml").config()
 
 
-_Path = tuple[str, ...]
+def _device(platform: str) -> str:
+    return platform.removesuffix("sim")
 
 
-class _Reader:
-    """Reads one file, and remembers where each of its keys and values stands."""
+class _Resolver:
+    """Makes one file a Config."""
 
     def __init__(self, path: Path):
-        self.path = path
-        self.keys: dict[_Path, Place] = {}
-        self.values: dict[_Path, Place] = {}
-        self.seen: set[int] = set()
+        self.document = Document(path)
+        self.file = self.document.convert(ModelFile)
 
-    def read(self) -> Config:
-        raw = self._parse()
-        try:
-            file = msgspec.convert(raw, ModelFile)
-        except msgspec.ValidationError as error:
-            raise self._validation_error(str(error), raw) from None
-        if file.model != self.path.stem:
-            raise AotcError(
-                f"model `{file.model}` in a file named `{self.path.name}`",
-                place=self.values[("model",)],
-                hint=f"name the file `{file.model}.yaml`, or the model `{self.path.stem}`",
-            )
-        extents = self._resolve_extents(file)
+    def config(self) -> Config:
+        self._check_model()
+        self._check_names()
+        self._check_unique(self.file.targets, ("targets",))
+        self._check_unique(self.file.distributed.device_ids, ("distributed", "device_ids"))
+        self._check_finite()
+        self._check_tiling()
+        file = self.file
+        extents = self._evaluate(file.extents, ("extents",), {})
         return Config(
             model=file.model,
-            source=self.path.parent / file.source,
+            source=self.document.path.parent / file.source,
             extents=extents,
-            symbols=self._resolve_symbols(file, extents),
+            symbols=self._symbols(extents),
+            tiling={
+                device: self._evaluate(values, ("tiling", device), extents)
+                for device, values in file.tiling.items()
+            },
+            hyperparameters=file.hyperparameters,
+            programs={name: self._program(name) for name in file.programs},
+            targets=file.targets,
+            device_ids=file.distributed.device_ids,
         )
 
-    def _parse(self) -> Any:
-        try:
-            node = yaml.compose(self.path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        except OSError as error:
-            raise AotcError(f"cannot read {self.path}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise AotcError(f"{self.path} is not UTF-8 text") from None
-        except RecursionError:
-            raise AotcError(f"{self.path} is nested too deeply") from None
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark
-            place = Place(self.path, mark.line + 1, mark.column + 1) if mark else None
-            raise AotcError(f"not valid YAML: {error.problem}", place=place) from None
-        except yaml.YAMLError as error:
-            raise AotcError(f"{self.path} is not valid YAML: {error}") from None
-        if node is None:
-            raise AotcError("the file is empty", place=Place(self.path, 1, 1))
-        return self._plain(node, ())
+    def _check_model(self) -> None:
+        name, path = self.file.model, self.document.path
+        if name == path.stem:
+            return
+        raise AotcError(
+            f"model `{name}` in a file named `{path.name}`",
+            place=self.document.values[("model",)],
+            hint=f"name the file `{name}.yaml`, or the model `{path.stem}`",
+        )
 
-    def _plain(self, node: yaml.Node, where: _Path) -> Any:
-        place = Place(self.path, node.start_mark.line + 1, node.start_mark.column + 1)
-        self.values[where] = place
-        # Only an alias brings a node back: a few nested ones expand without bound.
-        if id(node) in self.seen:
-            raise AotcError("YAML aliases are not supported", place=place, hint="repeat the value")
-        self.seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            result: dict[str, Any] = {}
-            for key_node, value_node in node.value:
-                mark = key_node.start_mark
-                key_place = Place(self.path, mark.line + 1, mark.column + 1)
-                if not isinstance(key_node, yaml.ScalarNode):
-                    raise AotcError("a key must be plain text", place=key_place)
-                key = str(key_node.value)
-                if key in result:
-                    raise AotcError(f"duplicate key `{key}`", place=key_place)
-                self.keys[(*where, key)] = key_place
-                result[key] = self._plain(value_node, (*where, key))
-            return result
-        if isinstance(node, yaml.SequenceNode):
-            return [
-                self._plain(item, (*where, str(index))) for index, item in enumerate(node.value)
-            ]
-        loader = yaml.SafeLoader("")
-        try:
-            return loader.construct_object(node, deep=True)
-        except (yaml.YAMLError, ValueError):
-            raise AotcError(f"not a value: `{node.value}`", place=place) from None
-        finally:
-            loader.dispose()
+    def _check_names(self) -> None:
+        """A name injected into the model's modules has one meaning, and can be written there."""
+        file = self.file
+        sections: list[tuple[str, KeyPath, Iterable[str]]] = [
+            ("a static extent", ("extents",), file.extents),
+            ("a dynamic symbol", ("dynamic",), file.dynamic),
+            *(("a tile extent", ("tiling", each), file.tiling[each]) for each in file.tiling),
+            ("a hyperparameter", ("hyperparameters",), file.hyperparameters),
+        ]
+        meaning: dict[str, str] = {}
+        for kind, where, names in sections:
+            for name in names:
+                place = self.document.keys[(*where, name)]
+                if keyword.iskeyword(name) or name in expression.FUNCTIONS:
+                    raise AotcError(
+                        f"`{name}` is reserved", place=place, hint="choose another name"
+                    )
+                if meaning.setdefault(name, kind) != kind:
+                    raise AotcError(f"`{name}` is both {meaning[name]} and {kind}", place=place)
 
-    def _validation_error(self, text: str, raw: Any) -> AotcError:
-        """Turn a msgspec message, `PROBLEM - at `$.a.b``, into one with the file's line."""
-        problem, _, location = text.partition(" - at `")
-        if "key` in `" in location or "[...]" in location:
-            return self._inside_mapping(problem, location, raw)
-        where = tuple(re.findall(r"[^.$\[\]`]+", location))
-        unknown = re.search(r"unknown field `(.*)`", problem)
-        if unknown is None:
-            return AotcError(problem, place=self.values.get(where))
-        return self._unknown_key(unknown[1], where, ModelFile)
+    def _check_unique(self, items: Sequence[Hashable], where: KeyPath) -> None:
+        for index, item in enumerate(items):
+            if item in items[:index]:
+                raise AotcError(
+                    f"`{'.'.join(where)}`: `{item}` is listed twice",
+                    place=self.document.values[(*where, str(index))],
+                )
 
-    def _unknown_key(self, key: str, where: _Path, fields: type[msgspec.Struct]) -> AotcError:
-        known = fields.__struct_fields__
-        hint = suggestion(key, known) or f"known keys: {', '.join(known)}"
-        return AotcError(f"unknown key `{key}`", place=self.keys.get((*where, key)), hint=hint)
+    def _check_finite(self) -> None:
+        for name, value in self.file.hyperparameters.items():
+            if not math.isfinite(value):
+                place = self.document.values[("hyperparameters", name)]
+                raise AotcError(f"hyperparameter `{name}` is not finite: {value}", place=place)
 
-    def _inside_mapping(self, problem: str, location: str, raw: Any) -> AotcError:
-        """msgspec does not name the key inside a mapping: find the entry that does not convert."""
-        for section, kind in (("extents", Value), ("dynamic", SymbolFields)):
-            if f"$.{section}" not in location:
-                continue
-            for where in [path for path in self.keys if len(path) == 2 and path[0] == section]:
-                try:
-                    msgspec.convert(where[1], Name)
-                except msgspec.ValidationError:
-                    return AotcError(f"`{where[1]}` is not a name", place=self.keys[where])
-                try:
-                    msgspec.convert(raw[section][where[1]], kind)
-                except msgspec.ValidationError as error:
-                    text = str(error)
-                    unknown = re.search(r"unknown field `(.*)`", text)
-                    if unknown is not None:
-                        return self._unknown_key(unknown[1], where, SymbolFields)
-                    inner, _, field = text.partition(" - at `$.")
-                    place_path = (*where, field.rstrip("`")) if field else where
-                    return AotcError(f"`{where[1]}`: {inner}", place=self.values[place_path])
-        return AotcError(problem, place=self.values[()])
+    def _check_tiling(self) -> None:
+        tiling = self.file.tiling
+        if not tiling:
+            return
+        for index, target in enumerate(self.file.targets):
+            if _device(target) not in tiling:
+                raise AotcError(
+                    f"target `{target}` has no tiling",
+                    # Without a list of targets, cpu is the one.
+                    place=self.document.values.get(
+                        ("targets", str(index)), self.document.keys[("tiling",)]
+                    ),
+                    hint=f"add `{_device(target)}` under `tiling`",
+                )
+        for device, values in tiling.items():
+            for other, names in tiling.items():
+                missing = [name for name in names if name not in values]
+                if missing:
+                    raise AotcError(
+                        f"the tiling of `{device}` lacks `{missing[0]}`, which `{other}` has",
+                        place=self.document.keys[("tiling", device)],
+                        hint="every device has the same names",
+                    )
 
-    def _expression(self, value: Value, where: _Path) -> expression.Expression:
+    def _expression(self, value: Value, where: KeyPath) -> expression.Expression:
         try:
             return expression.parse(str(value))
-        except expression.ExpressionError as error:
-            raise AotcError(str(error), place=self.values[where]) from None
+        # A ValueError is an ExpressionError, or Python's limit on the digits of an integer.
+        except ValueError as error:
+            raise AotcError(str(error), place=self.document.values[where]) from None
 
-    def _resolve_extents(self, file: ModelFile) -> dict[str, int]:
-        parsed = {
-            name: self._expression(value, ("extents", name)) for name, value in file.extents.items()
-        }
-        resolved: dict[str, int] = {}
-
-        def resolve(name: str, chain: tuple[str, ...]) -> None:
-            if name in resolved:
-                return
-            place = self.values[("extents", name)]
-            if name in chain:
-                cycle = " -> ".join((*chain[chain.index(name) :], name))
-                raise AotcError(f"extents form a cycle: {cycle}", place=place)
-            for needed in parsed[name].names:
-                if needed not in parsed:
-                    raise self._unknown_name(needed, parsed, place)
-                resolve(needed, (*chain, name))
+    def _evaluate(
+        self, values: Mapping[str, Value], section: KeyPath, given: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Return the extents of one section; they may use `given` and, in any order, each other."""
+        parsed = {name: self._expression(value, (*section, name)) for name, value in values.items()}
+        places = {name: self.document.values[(*section, name)] for name in values}
+        for name, each in parsed.items():
+            self._check_known(each, [*given, *parsed], places[name])
+        uses = {name: [n for n in each.names if n in parsed] for name, each in parsed.items()}
+        try:
+            order = list(graphlib.TopologicalSorter(uses).static_order())
+        except graphlib.CycleError as error:
+            cycle = error.args[1][::-1]
+            raise AotcError(
+                f"extents form a cycle: {' -> '.join(cycle)}", place=places[cycle[0]]
+            ) from None
+        resolved = dict(given)
+        for name in order:
             try:
                 resolved[name] = parsed[name].evaluate(resolved)
             except expression.ExpressionError as error:
-                raise AotcError(f"extent `{name}`: {error}", place=place) from None
+                raise AotcError(f"extent `{name}`: {error}", place=places[name]) from None
             if resolved[name] < 0:
-                raise AotcError(f"extent `{name}` is negative: {resolved[name]}", place=place)
-
-        for name in parsed:
-            resolve(name, ())
+                raise AotcError(
+                    f"extent `{name}` is negative: {resolved[name]}", place=places[name]
+                )
         return {name: resolved[name] for name in parsed}
 
-    def _resolve_symbols(
-        self, file: ModelFile, extents: Mapping[str, int]
-    ) -> dict[str, DynamicSymbol]:
-        known = [*extents, *file.dynamic]
+    def _symbols(self, extents: Mapping[str, int]) -> dict[str, DynamicSymbol]:
+        known = [*extents, *self.file.dynamic]
         symbols: dict[str, DynamicSymbol] = {}
-        for name, fields in file.dynamic.items():
-            if name in extents:
-                raise AotcError(
-                    f"`{name}` is both a static extent and a dynamic symbol",
-                    place=self.keys[("dynamic", name)],
-                )
-            parsed: dict[str, expression.Expression | None] = {}
-            for field in SymbolFields.__struct_fields__:
-                value = getattr(fields, field)
-                where = ("dynamic", name, field)
-                parsed[field] = None if value is None else self._expression(value, where)
-                for needed in parsed[field].names if parsed[field] else ():  # type: ignore[union-attr]
-                    if needed not in known:
-                        raise self._unknown_name(needed, known, self.values[where])
+        for name, fields in self.file.dynamic.items():
+            parsed: dict[str, expression.Expression] = {}
+            for key in SymbolFields.__struct_fields__:
+                value = getattr(fields, key)
+                if value is None:
+                    continue
+                where = ("dynamic", name, key)
+                parsed[key] = self._expression(value, where)
+                self._check_known(parsed[key], known, self.document.values[where])
             symbols[name] = DynamicSymbol(
-                name, parsed["min"], parsed["max"], parsed["multiple_of"], parsed["equals"]
+                name,
+                parsed.get("min"),
+                parsed.get("max"),
+                parsed.get("multiple_of"),
+                parsed.get("equals"),
             )
         return symbols
 
+    def _program(self, name: str) -> ProgramSource:
+        fields = self.file.programs[name]
+        golden = fields.golden
+        return ProgramSource(
+            wrapper=self._reference(fields.wrapper, ("programs", name, "wrapper")),
+            golden=None
+            if golden is None
+            else self._reference(golden, ("programs", name, "golden")),
+        )
+
+    def _reference(self, text: str, where: KeyPath) -> Reference:
+        module, _, function = text.partition(":")
+        return Reference(module, function, self.document.values[where])
+
     @staticmethod
-    def _unknown_name(name: str, known: Iterable[str], place: Place) -> AotcError:
-        hint = suggestion(name, known) or "define it under `extents`"
-        return AotcError(f"unknown name `{name}`", place=place, hint=hint)
+    def _check_known(used: expression.Expression, known: Sequence[str], place: Place) -> None:
+        for name in used.names:
+            if name not in known:
+                hint = suggestion(name, known) or "define it under `extents`"
+                raise AotcError(f"unknown name `{name}`", place=place, hint=hint)
