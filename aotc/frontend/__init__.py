@@ -1,1 +1,5 @@
-"""From PyPTO source to what the compiler works on; sources are parsed, never run."""
+"""From PyPTO source to a program of the IR and its call contract."""
+
+from aotc.frontend.lower import Lowered, lower
+
+__all__ = ["Lowered", "lower"]

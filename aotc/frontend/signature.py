@@ -7,11 +7,14 @@ Grammar (PyPTO user guide, language/00-types): `pl.Tensor[[dims], pl.DTYPE]`, al
 from __future__ import annotations
 
 import ast
+import builtins
+from collections.abc import Iterable
 from pathlib import Path
 
 from aotc.config import Config
-from aotc.contract import Contract, Dim, Direction, Parameter
+from aotc.contract import Contract, ContractError, Dim, Direction, Parameter
 from aotc.errors import AotcError, Place, suggestion
+from aotc.frontend.source import SourceFile
 
 # The byte-addressable element types of the user guide's table.
 DTYPES = {
@@ -46,6 +49,50 @@ def read_wrappers(path: Path, config: Config) -> dict[str, Contract]:
     return _Signatures(path, text.splitlines(), module, config).read()
 
 
+def check_wrapper(file: SourceFile, wrapper: str, model: str, environment: Iterable[str]) -> None:
+    """Check that each name in a dim of `wrapper`'s annotations is known, before anything runs.
+
+    Known are `environment`, the names that the module binds, and Python's own. Raises AotcError,
+    with line and column, for the first that is not.
+    """
+    known = list(environment)
+    bound = {*known, *vars(builtins), *_module_names(file.tree)}
+    if "*" in bound:
+        return
+    for function in file.tree.body:
+        if not isinstance(function, ast.FunctionDef) or function.name != wrapper:
+            continue
+        for parameter in (*function.args.posonlyargs, *function.args.args):
+            for axis, dim in _dims(parameter.annotation):
+                for name in ast.walk(dim):
+                    if isinstance(name, ast.Name) and name.id not in bound:
+                        raise AotcError(
+                            f"wrapper `{wrapper}`, parameter `{parameter.arg}`, dimension {axis}: "
+                            f"the config of `{model}` does not give `{name.id}`",
+                            place=file.place(name),
+                            hint=suggestion(name.id, known) or "define it in the config",
+                        )
+
+
+def _dims(annotation: ast.expr | None) -> Iterable[tuple[int, ast.expr]]:
+    lists = [] if annotation is None else ast.walk(annotation)
+    return [pair for each in lists if isinstance(each, ast.List) for pair in enumerate(each.elts)]
+
+
+def _module_names(tree: ast.Module) -> set[str]:
+    """Return every name that the module may bind; `*` for a star import."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                names |= {(each.asname or each.name).partition(".")[0] for each in aliases}
+    return names
+
+
 class _Signatures:
     def __init__(self, path: Path, lines: list[str], module: ast.Module, config: Config):
         self.path = path
@@ -71,11 +118,15 @@ class _Signatures:
                     place=self._place(extra),
                 )
         parameters = (*arguments.posonlyargs, *arguments.args)
-        return Contract(
-            parameters=tuple(self._parameter(function.name, each) for each in parameters),
-            symbols=self.config.symbols,
-            extents=self.config.extents,
-        )
+        try:
+            return Contract.of(
+                [self._parameter(function.name, each) for each in parameters],
+                self.config.symbols,
+                self.config.extents,
+            )
+        except ContractError as error:
+            message = f"wrapper `{function.name}`: {error.message}"
+            raise AotcError(message, place=self._place(function)) from None
 
     def _parameter(self, wrapper: str, node: ast.arg) -> Parameter:
         subject = f"wrapper `{wrapper}`, parameter `{node.arg}`"
@@ -151,7 +202,7 @@ class _Signatures:
                 return dotted.removeprefix(f"{alias}.")
         return None
 
-    def _place(self, node: ast.expr | ast.arg) -> Place:
+    def _place(self, node: ast.expr | ast.arg | ast.FunctionDef) -> Place:
         # The AST counts columns in UTF-8 bytes; a Place counts characters.
         before = self.lines[node.lineno - 1].encode()[: node.col_offset]
         return Place(self.path, node.lineno, len(before.decode()) + 1)

@@ -101,3 +101,15 @@ def test_mistakes(
     assert caught.value.place is not None
     assert (caught.value.place.line, caught.value.place.column) == (line, column)
     assert (caught.value.hint or "").startswith(hint)
+
+
+def test_a_symbol_of_a_constraint_that_no_dim_gives(tmp_path: Path) -> None:
+    path = tmp_path / "w.py"
+    path.write_text(wrapper("pl.Tensor[[LAYER_HIDDEN_ROWS_DYN, 4], pl.BF16]"))
+    with pytest.raises(AotcError) as caught:
+        read_wrappers(path, CONFIG)
+    assert caught.value.message == (
+        "wrapper `é`: `LAYER_HIDDEN_ROWS_DYN` is constrained by `LAYER_DYN * 5120`, "
+        "and no dimension gives `LAYER_DYN`"
+    )
+    assert (caught.value.place.line, caught.value.place.column) == (3, 1)
