@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -17,7 +18,7 @@ from aotc.program.model import DistributedCompiledProgram
 from aotc.runtime.host import Host
 from aotc.runtime.library import ABI_VERSION
 from aotc.store.artifact import StoredProgram, publish
-from aotc.store.cache import Cache
+from aotc.store.cache import Built, Cache
 from aotc.store.layout import Layout
 from aotc.toolchain import zig
 
@@ -85,12 +86,10 @@ def lower(
     from aotc import frontend
     from aotc.codegen.source import generate
     from aotc.ir.text import print_program
-    from aotc.ir.verify import verify
+    from aotc.ops.verify import verify
     from aotc.passes import run_passes
 
-    lowered = frontend.lower(
-        config, PLATFORM, str(config.programs[name].wrapper), arguments
-    )
+    lowered = frontend.lower(config, PLATFORM, str(config.programs[name].wrapper), arguments)
     program = run_passes(lowered.program, verify)
     symbols = [symbol.name for symbol in lowered.contract.symbols]
     text = print_program(program)
@@ -155,36 +154,56 @@ def build(
     layout = Layout.create(store)
     cache = Cache(layout, warn)
     outcomes: list[Outcome] = []
-    for name in names:
-        started(name)
-        outcome = _build_one(config, name, target, cache)
-        outcomes.append(outcome)
-        finished(outcome)
+    # The front end of a program runs while the machine code of those before it is compiled.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        pending = []
+        for name in names:
+            started(name)
+            pending.append(_begin(config, name, target, cache, pool))
+        for finish in pending:
+            outcomes.append(finish())
+            finished(outcomes[-1])
     stored = [each.stored for each in outcomes if each.stored is not None]
     if stored:
         publish(layout, config.model, stored, declared=config.programs, warn=warn)
     return outcomes
 
 
-def _build_one(config: Config, name: str, target: str, cache: Cache) -> Outcome:
+def _begin(
+    config: Config, name: str, target: str, cache: Cache, pool: ThreadPoolExecutor
+) -> Callable[[], Outcome]:
+    """Look the program up, or lower it and start to compile it; return what waits for the end."""
     begin = time.monotonic()
     key = level_one_key(config, name, target)
     stored = cache.lookup_inputs(key, config.source)
     if stored is not None:
-        return Outcome(name, Status.UP_TO_DATE, time.monotonic() - begin, stored)
+        found = Outcome(name, Status.UP_TO_DATE, time.monotonic() - begin, stored)
+        return lambda: found
     try:
         compiled = lower(config, name, target)
+    except AotcError as error:
+        failed = Outcome(name, Status.FAILED, time.monotonic() - begin, error=error)
+        return lambda: failed
+
+    def compile_once() -> tuple[Built, float]:
         built = cache.build_once(
             compiled.key, lambda: compile_program(config, name, target, compiled)
         )
-    except AotcError as error:
-        return Outcome(name, Status.FAILED, time.monotonic() - begin, error=error)
-    files = {each: text_digest((config.source / each).read_bytes()) for each in compiled.files}
-    cache.record_inputs(key, files, built.program)
-    status = Status.BUILT if built.compiled else Status.UP_TO_DATE
-    return Outcome(
-        name, status, time.monotonic() - begin, built.program, warnings=compiled.warnings
-    )
+        return built, time.monotonic() - begin
+
+    future = pool.submit(compile_once)
+
+    def finish() -> Outcome:
+        try:
+            built, seconds = future.result()
+        except AotcError as error:
+            return Outcome(name, Status.FAILED, time.monotonic() - begin, error=error)
+        files = {each: text_digest((config.source / each).read_bytes()) for each in compiled.files}
+        cache.record_inputs(key, files, built.program)
+        status = Status.BUILT if built.compiled else Status.UP_TO_DATE
+        return Outcome(name, status, seconds, built.program, warnings=compiled.warnings)
+
+    return finish
 
 
 def level_one_key(config: Config, name: str, target: str) -> BuildKey:

@@ -47,7 +47,7 @@ from aotc.ir.nodes import (
     Var,
     While,
 )
-from aotc.ir.scalar import Scalar, ScalarVar, add, constant_value, index, mul, walk
+from aotc.ir.scalar import Scalar, ScalarVar, add, binary, constant_value, index, mul, walk
 from aotc.ops.registry import (
     Allocate,
     Matmul,
@@ -401,8 +401,10 @@ class _Generator:
         turn_right = bool(matmul.transpose_right and arguments[matmul.transpose_right])
         a_strides = a.strides[::-1] if turn_left else a.strides
         b_strides = b.strides[::-1] if turn_right else b.strides
-        inner = left.type.valid_shape[0 if turn_left else 1]
-        rows, columns = result.type.valid_shape
+        left_valid = left.type.valid_shape[::-1] if turn_left else left.type.valid_shape
+        right_valid = right.type.valid_shape[::-1] if turn_right else right.type.valid_shape
+        rows, columns = left_valid[0], right_valid[1]
+        inner = binary("min", left_valid[1], right_valid[0])
         n_first, n_last = "0", ctext.scalar(columns)
         if self.team:
             n_first = f"aotc_share({ctext.scalar(columns)}, 16, thread, threads)"
@@ -420,11 +422,7 @@ class _Generator:
             f"    {target.pointer()}, {ctext.scalar(target.strides[0])}, {accumulate}, "
             "matmul_scratch);",
         ]
-        self._emit(
-            lines,
-            {a.buffer, b.buffer} | ({target.buffer} if accumulate else set()),
-            {target.buffer},
-        )
+        self._emit(lines, {a.buffer, b.buffer, target.buffer}, {target.buffer})
         if result.dtype != computed:
             final = self._allocate(result.name, result.type, operation.location)
             wide = TensorVar(

@@ -16,7 +16,7 @@ from aotc.dtypes import BF16
 from aotc.ir.nodes import Program, TensorVar
 from aotc.ir.scalar import Constant, Symbol
 from aotc.ir.text import parse_program
-from aotc.ir.verify import verify
+from aotc.ops.verify import verify
 from aotc.passes import run_passes
 from aotc.runtime.loader import load_program
 from aotc.toolchain.zig import TARGETS, compile_shared_object

@@ -279,6 +279,45 @@ yields(out_1)
             "out": np.zeros((6, 1), np.int32),
         },
     ),
+    "a loop accumulates a contraction in place": (
+        """
+program("accumulate")
+a: In[bf16[5, 64]]
+b: In[bf16[64, 24]]
+out: Out[fp32[5, 24]]
+zero: fp32[5, 24] = full([5, 24], dtype=fp32, value=0.0)
+for p in range(0, 4, 1):
+    c: fp32[5, 24] = carry(zero, c_2)
+    left: bf16[5, 16] = slice(a, [5, 16], [0, p * 16], [], [], clamp=False)
+    right: bf16[16, 24] = slice(b, [16, 24], [p * 16, 0], [], [], clamp=False)
+    c_1: fp32[5, 24] = matmul_acc(c, left, right, [], a_trans=False, b_trans=False)
+    yields(c_1)
+out_1: fp32[5, 24] = assemble(out, c_2, [0, 0])
+yields(out_1)
+""",
+        {"a": bf16(0, 5, 64), "b": bf16(1, 64, 24), "out": np.zeros((5, 24), np.float32)},
+    ),
+    "rows outside of the product's valid region keep what they had": (
+        """
+program("partial")
+a: In[bf16[5, 16]]
+b: In[bf16[16, 24]]
+c: In[fp32[5, 24]]
+out: Out[fp32[10, 24]]
+some: bf16[5, 16].valid[3, 16] = set_validshape(a, 3, 16)
+d: fp32[5, 24] = matmul_acc(c, some, b, [], a_trans=False, b_trans=False)
+twice: fp32[5, 24] = add(c, d)
+out_1: fp32[10, 24] = assemble(out, d, [0, 0])
+out_2: fp32[10, 24] = assemble(out_1, twice, [5, 0])
+yields(out_2)
+""",
+        {
+            "a": bf16(0, 5, 16),
+            "b": bf16(1, 16, 24),
+            "c": normal(2, 5, 24),
+            "out": np.zeros((10, 24), np.float32),
+        },
+    ),
     "a transposed view is multiplied": (
         """
 program("transposed")

@@ -15,7 +15,7 @@ from aotc.contract import Argument
 from aotc.errors import AotcError
 from aotc.frontend import Lowered, lower
 from aotc.ir.text import parse_program, print_program
-from aotc.ir.verify import verify
+from aotc.ops.verify import verify
 
 YAML = """\
 schema: 1

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotc.ir.text import parse_program
-from aotc.ir.verify import VerifyError, returned_parameters, verify
+from aotc.ops.verify import VerifyError, returned_parameters, verify
 
 _HEAD = """program("p")
 x: In[fp32[4, 8]]
