@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from aotc.ir.nodes import Block, Carried, For, If, Operand, Operation, Program, TensorVar, While
-from aotc.ir.scalar import constant_value
+from aotc.ir.scalar import ScalarVar, constant_value, walk
 from aotc.ops.registry import (
     Allocate,
     Lowering,
@@ -59,13 +59,17 @@ class _Loop:
 
 @dataclass
 class Analysis:
-    """The result; maps are keyed by the unique name of a tensor value."""
+    """The result; maps are keyed by the unique name of a tensor value.
+
+    `destinations` gives the update that alone takes a contraction's result: it is computed there.
+    """
 
     forms: dict[str, Form] = field(default_factory=dict)
     uses: dict[str, list[Use]] = field(default_factory=lambda: defaultdict(list))
     defined: dict[str, int] = field(default_factory=dict)
     last_use: dict[str, int] = field(default_factory=dict)
     in_place: set[str] = field(default_factory=set)
+    destinations: dict[str, Operation] = field(default_factory=dict)
     _roots: dict[str, str] = field(default_factory=dict)
 
     def root(self, name: str) -> str:
@@ -327,9 +331,33 @@ class _Analyser:
                 return Form.ALIAS
             case Matmul() if self.result.root(name) != name:
                 return Form.ALIAS
+            case Matmul():
+                self._find_destination(operation.result)
             case Pointwise():
                 return self._pointwise_form(operation, row, name)
         return Form.BUFFER
+
+    def _find_destination(self, value: TensorVar) -> None:
+        """Note the update that copies `value`, if that is all that is done with it."""
+        uses = self.result.uses[value.name]
+        if len(uses) != 1 or uses[0].operation is None:
+            return
+        update, block = uses[0].operation, uses[0].block
+        row = self.table[update.op]
+        if not isinstance(row.lowering, Update) or block != self.block_of[value.name]:
+            return
+        arguments = row.arguments(update)
+        target, offsets = arguments[row.lowering.target], arguments[row.lowering.offsets]
+        known = not any(isinstance(v, ScalarVar) for each in offsets for v in walk(each))
+        same = target.dtype == value.dtype and target.type.rank == value.type.rank
+        first, last = self.result.defined[value.name], uses[0].position
+        root = self.result.root(target.name)
+        touched = any(
+            self.result.root(name) == root and any(first <= use.position < last for use in uses)
+            for name, uses in self.result.uses.items()
+        )
+        if known and same and not touched:
+            self.result.destinations[value.name] = update
 
     def _pointwise_form(self, operation: Operation, row: OpDef, name: str) -> Form:
         size = 1

@@ -310,20 +310,24 @@ class _Generator:
 
     def _update(self, operation: Operation, update: Update, arguments: dict[str, Any]) -> None:
         assert isinstance(operation.result, TensorVar)
-        target = self.accesses[arguments[update.target].name]
-        self.accesses[operation.result.name] = target
-        offsets, source = arguments[update.offsets], arguments[update.source]
-        offset = target.offset
-        for each, stride in zip(offsets, target.strides, strict=True):
-            offset = add(offset, mul(each, stride))
+        self.accesses[operation.result.name] = self.accesses[arguments[update.target].name]
+        source, window = arguments[update.source], self._window(update, arguments)
         if not isinstance(source, TensorVar):
-            place: Index = ("0",) * len(target.strides)
-            window = Access(target.buffer, offset, target.strides)
+            place: Index = ("0",) * len(window.strides)
             line = store(window, place, ctext.scalar(source))
             self._nest(Nest((), [line], [], [Touch(window, place)], operation.location.text))
-            return
-        strides = target.strides[len(target.strides) - source.type.rank :]
-        self._copy(source, Access(target.buffer, offset, strides), operation.location)
+        elif self.analysis.destinations.get(source.name) != operation:
+            strides = window.strides[len(window.strides) - source.type.rank :]
+            window = Access(window.buffer, window.offset, strides)
+            self._copy(source, window, operation.location)
+
+    def _window(self, update: Update, arguments: dict[str, Any]) -> Access:
+        """Return the part of its target that an update writes."""
+        target = self.accesses[arguments[update.target].name]
+        offset = target.offset
+        for each, stride in zip(arguments[update.offsets], target.strides, strict=True):
+            offset = add(offset, mul(each, stride))
+        return Access(target.buffer, offset, target.strides)
 
     def _view(self, operation: Operation, view: View, arguments: dict[str, Any]) -> None:
         assert isinstance(operation.result, TensorVar)
@@ -442,11 +446,18 @@ class _Generator:
             assert matmul.accumulator is not None
             self.accesses[result.name] = self.accesses[arguments[matmul.accumulator].name]
             return self.accesses[result.name]
+        taken_by = self.analysis.destinations.get(result.name)
+        start = arguments.get(matmul.accumulator or "") or arguments.get(matmul.bias or "")
+        if taken_by is not None and result.dtype == computed and start is None:
+            row = self.table[taken_by.op]
+            assert isinstance(row.lowering, Update)
+            self.accesses[result.name] = self._window(row.lowering, row.arguments(taken_by))
+            return self.accesses[result.name]
+        self.analysis.destinations.pop(result.name, None)
         name = result.name if result.dtype == computed else f"{result.name}_wide"
         wide = TensorType(computed, result.shape, result.type.valid)
         target = self._allocate(name, wide, operation.location)
         self.accesses[result.name] = target
-        start = arguments.get(matmul.accumulator or "") or arguments.get(matmul.bias or "")
         if isinstance(start, TensorVar):
             rows, columns = result.type.valid_shape
             place = (*row_index((rows,)), column_index(columns))

@@ -119,6 +119,12 @@ def binary(op: str, left: Scalar, right: Scalar) -> Scalar:
             return simplified
     if op in ("min", "max", "and", "or") and left == right:
         return left
+    if op in ("min", "max"):
+        for one, other in ((left, right), (right, left)):
+            # min(x, max(x, y)) is x, and so is max(x, min(x, y)).
+            opposite = isinstance(other, Binary) and other.op == ("max" if op == "min" else "min")
+            if opposite and one in children(other):
+                return one
     if op in LOGICAL and isinstance(left, Constant):
         return right if bool(left.value) == (op == "and") else left
     if op in LOGICAL and isinstance(right, Constant):

@@ -65,7 +65,10 @@ def attend_token(
         scores = pl.fillpad(scores_of(heads, k), pad_value=pl.PadValue.min)
         tile_peak = pl.row_max(scores)
         weights = pl.exp(pl.row_expand_sub(scores, tile_peak))
-        tile_result = pl.matmul(weights, pl.cast(v, target_type=pl.FP32))
+        # Beyond the context a page may hold anything: the product reads its valid keys alone.
+        tile_result = pl.matmul(
+            pl.set_validshape(weights, Q_PER_KV, keys), pl.cast(v, target_type=pl.FP32)
+        )
         peak, total, result = merge_tile(
             peak, total, result, tile_peak, pl.row_sum(weights), tile_result
         )

@@ -75,9 +75,11 @@ def attend_block(
     end = position + tokens
     positions = query_positions(position)
     heads = first_rows(pl.reshape(pl.fillpad(q), [BLOCK_ROWS, HEAD_DIM]), rows)
-    peak = first_rows(pl.full([BLOCK_ROWS, 1], dtype=pl.FP32, value=LOWEST), rows)
-    total = first_rows(pl.full([BLOCK_ROWS, 1], dtype=pl.FP32, value=0.0), rows)
-    result = first_rows(pl.full([BLOCK_ROWS, HEAD_DIM], dtype=pl.FP32, value=0.0), rows)
+    peak = pl.set_validshape(pl.full([BLOCK_ROWS, 1], dtype=pl.FP32, value=LOWEST), rows, 1)
+    total = pl.set_validshape(pl.full([BLOCK_ROWS, 1], dtype=pl.FP32, value=0.0), rows, 1)
+    result = pl.set_validshape(
+        pl.full([BLOCK_ROWS, HEAD_DIM], dtype=pl.FP32, value=0.0), rows, HEAD_DIM
+    )
     for page in pl.range((end + PAGE_SIZE - 1) // PAGE_SIZE):
         first_key = page * PAGE_SIZE
         keys = pl.min(PAGE_SIZE, end - first_key)
@@ -86,11 +88,12 @@ def attend_block(
         k = page_tile(k_cache, slot, kv_head, keys)
         v = page_tile(v_cache, slot, kv_head, keys)
         causal = hide_later_keys(scores_of(heads, k), positions, first_key)
-        scores = first_rows(pl.fillpad(causal, pad_value=pl.PadValue.min), rows)
+        scores = pl.set_validshape(pl.fillpad(causal, pad_value=pl.PadValue.min), rows, PAGE_SIZE)
         tile_peak = pl.row_max(scores)
         weights = pl.cast(pl.exp(pl.row_expand_sub(scores, tile_peak)), target_type=pl.BF16)
         tile_total = pl.row_sum(pl.cast(weights, target_type=pl.FP32))
-        tile_result = pl.matmul(weights, v, out_dtype=pl.FP32)
+        # Beyond the context a page may hold anything: the product reads its valid keys alone.
+        tile_result = pl.matmul(pl.set_validshape(weights, rows, keys), v, out_dtype=pl.FP32)
         peak, total, result = merge_tile(peak, total, result, tile_peak, tile_total, tile_result)
     attention = pl.fillpad(pl.cast(pl.row_expand_div(result, total), target_type=pl.BF16))
     return first_rows(pl.reshape(attention, [BLOCK_TOKENS, GROUP_HIDDEN]), tokens)

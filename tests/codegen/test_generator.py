@@ -318,6 +318,23 @@ yields(out_2)
             "out": np.zeros((10, 24), np.float32),
         },
     ),
+    "a contraction is computed where it is put, unless that storage is read before": (
+        """
+program("placed")
+a: In[bf16[3, 16]]
+b: In[bf16[16, 24]]
+out: Out[fp32[8, 40]]
+c: fp32[3, 24] = matmul(a, b, a_trans=False, b_trans=False, out_dtype=fp32)
+out_1: fp32[8, 40] = assemble(out, c, [2, 8])
+d: fp32[3, 24] = matmul(a, b, a_trans=False, b_trans=False, out_dtype=fp32)
+part: fp32[3, 24] = slice(out_1, [3, 24], [1, 8], [], [], clamp=False)
+kept: fp32[3, 24] = add(part, fp32(1.0))
+out_2: fp32[8, 40] = assemble(out_1, kept, [5, 0])
+out_3: fp32[8, 40] = assemble(out_2, d, [1, 8])
+yields(out_3)
+""",
+        {"a": bf16(0, 3, 16), "b": bf16(1, 16, 24), "out": np.zeros((8, 40), np.float32)},
+    ),
     "a transposed view is multiplied": (
         """
 program("transposed")
