@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from compare import check, from_bf16, to_bf16
 
 SOFTMAX = """

@@ -1,4 +1,4 @@
-"""The random programs of the IR tests, on the machine: loops that run while, parallel ones, reads."""
+"""The random programs of the IR tests, run as machine code."""
 
 from __future__ import annotations
 
