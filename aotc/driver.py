@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -13,13 +13,13 @@ from pathlib import Path
 from aotc.config import Config
 from aotc.contract import Argument, Contract, to_json
 from aotc.errors import AotcError, suggestion
-from aotc.program.key import BuildKey, canonical_key, inputs_key, text_digest
+from aotc.program.key import BuildKey, canonical_key, inputs_key
 from aotc.program.model import DistributedCompiledProgram
 from aotc.runtime.host import Host
 from aotc.runtime.library import ABI_VERSION
 from aotc.store.artifact import StoredProgram, publish
 from aotc.store.cache import Built, Cache
-from aotc.store.layout import Layout
+from aotc.store.layout import Layout, StoreError
 from aotc.toolchain import zig
 
 PLATFORM = "cpu"
@@ -54,7 +54,7 @@ class Compiled:
     contract: Contract
     ir: str
     source: Callable[[], str]
-    files: tuple[str, ...]
+    files: Mapping[str, str | None]
     warnings: tuple[str, ...]
 
 
@@ -159,7 +159,7 @@ def build(
         pending = []
         for name in names:
             started(name)
-            pending.append(_begin(config, name, target, cache, pool))
+            pending.append(_begin(config, name, target, cache, pool, warn))
         for finish in pending:
             outcomes.append(finish())
             finished(outcomes[-1])
@@ -170,7 +170,7 @@ def build(
 
 
 def _begin(
-    config: Config, name: str, target: str, cache: Cache, pool: ThreadPoolExecutor
+    config: Config, name: str, target: str, cache: Cache, pool: ThreadPoolExecutor, warn: Note
 ) -> Callable[[], Outcome]:
     """Look the program up, or lower it and start to compile it; return what waits for the end."""
     begin = time.monotonic()
@@ -198,8 +198,11 @@ def _begin(
             built, seconds = future.result()
         except AotcError as error:
             return Outcome(name, Status.FAILED, time.monotonic() - begin, error=error)
-        files = {each: text_digest((config.source / each).read_bytes()) for each in compiled.files}
-        cache.record_inputs(key, files, built.program)
+        try:
+            cache.record_inputs(key, compiled.files, built.program)
+        except StoreError as error:
+            # The program is there; only the next build has to run the front end again.
+            warn(f"{error}")
         status = Status.BUILT if built.compiled else Status.UP_TO_DATE
         return Outcome(name, status, seconds, built.program, warnings=compiled.warnings)
 

@@ -1,88 +1,106 @@
-"""Entry point: the commands, and the one place that maps errors to exit codes."""
+"""Entry point: the table of commands, and the one place that maps errors to exit codes."""
 
 from __future__ import annotations
 
-import json
+import importlib
+import os
 import sys
 import traceback
-from pathlib import Path
+from collections.abc import Sequence
 
 import click
 
-from aotc import __version__, config
-from aotc.errors import AotcError, ExitCode
+from aotc import __version__
+from aotc.cli.output import Printer
+from aotc.errors import AotcError, ExitCode, suggestion
+
+# The command of each is `command` in its module, which is imported when it is called.
+COMMANDS = {
+    "build": ("aotc.cli.build", "Compile programs of MODEL into the store."),
+    "ls": ("aotc.cli.ls", "List the programs in the store."),
+    "show": ("aotc.cli.show", "Show PROGRAM of MODEL as it is in the store."),
+    "verify": ("aotc.cli.verify", "Check that the artifacts of MODEL are what its sources say."),
+    "generate": ("aotc.cli.generate", "Generate tokens greedily with the artifacts of MODEL."),
+    "config": ("aotc.cli.config", "Check MODEL's config and print what it resolves to."),
+    "schema": ("aotc.cli.schema", "Print the JSON Schema of a model config."),
+}
+
+INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+CLOSED_OUTPUT = 141  # 128 + SIGPIPE
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class UnknownCommandError(AotcError):
+    """There is no command of that name."""
+
+    exit_code = ExitCode.USAGE
+
+
+class _Commands(click.Group):
+    """The commands of the table, each imported when it is used; `--help` imports none."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            hint = suggestion(name, COMMANDS) or f"commands: {', '.join(COMMANDS)}"
+            raise UnknownCommandError(f"unknown command `{name}`", hint=hint)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="aotc")
 def cli() -> None:
     """Compile PyPTO models ahead of time."""
 
 
-@cli.command()
-def schema() -> None:
-    """Print the JSON Schema of a model config."""
-    click.echo(json.dumps(config.json_schema(), indent=2, sort_keys=True))
-
-
-@cli.command("config")
-@click.argument("model")
-@click.option(
-    "--models-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("models"),
-    show_default=True,
-    help="Folder of the model configs.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show_config(model: str, models_dir: Path, as_json: bool) -> None:
-    """Check MODEL's config and print its resolved extents and dynamic symbols."""
-    resolved = config.load(model, models_dir)
-    symbols = {
-        name: {
-            field: str(value)
-            for field, value in (
-                ("min", symbol.minimum),
-                ("max", symbol.maximum),
-                ("multiple_of", symbol.multiple_of),
-                ("equals", symbol.equals),
-            )
-            if value is not None
-        }
-        for name, symbol in resolved.symbols.items()
-    }
-    if as_json:
-        document = {
-            "model": resolved.model,
-            "extents": dict(resolved.extents),
-            "dynamic": symbols,
-        }
-        click.echo(json.dumps(document, indent=2))
-        return
-    for name, extent in resolved.extents.items():
-        click.echo(f"{name} = {extent}")
-    for name, constraints in symbols.items():
-        text = ", ".join(f"{field} {value}" for field, value in constraints.items())
-        click.echo(f"{name}: {text or 'any'}")
-
-
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # An error in the options themselves is also reported as it was asked for.
+    printer = Printer(as_json="--json" in given)
     try:
-        cli.main(args=arguments, prog_name="aotc", standalone_mode=False)
+        code = cli.main(args=given, prog_name="aotc", standalone_mode=False)
     except AotcError as error:
-        click.echo(error.render(), err=True)
+        printer.error(error)
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        if printer.as_json:
+            message = error.format_message()
+            printer.error(AotcError(message), ExitCode.USAGE)
+        else:
+            error.show()
         return ExitCode.USAGE
-    except click.Abort:
-        return 130
+    except (click.Abort, KeyboardInterrupt):
+        printer.error(AotcError("interrupted"), INTERRUPTED)
+        return INTERRUPTED
+    except SystemExit as error:
+        # click exits for shell completion, and where whoever reads stdout has closed it.
+        return int(error.code or 0) if "_AOTC_COMPLETE" in os.environ else CLOSED_OUTPUT
+    except OSError as error:
+        # A full disk or a missing permission where nobody expected one.
+        subject = f": {error.filename}" if error.filename else ""
+        printer.error(AotcError(f"{error.strerror or error}{subject}"), ExitCode.ENVIRONMENT)
+        return ExitCode.ENVIRONMENT
     except Exception:
         traceback.print_exc()
-        click.echo("error: a fault in aotc, not in your input; please report it", err=True)
+        fault = AotcError("a fault in aotc, not in your input; please report it")
+        printer.error(fault, ExitCode.INTERNAL)
         return ExitCode.INTERNAL
-    return ExitCode.OK
+    return int(code or 0)
 
 
 def run() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 from aotc.contract import Direction
 from aotc.dtypes import DType
 from aotc.errors import AotcError
-from aotc.frontend.expressions import Expressions, TensorMethod, show
-from aotc.frontend.state import TASK, Frame, TaskId, is_number, is_scalar, plain, typed
+from aotc.frontend.expressions import Expressions, TensorMethod
+from aotc.frontend.state import TASK, Frame, TaskId
+from aotc.frontend.values import describe, is_number, is_scalar, plain, show, typed
 from aotc.ir import scalar as ir_scalar
 from aotc.ir.nodes import TensorVar
 from aotc.ir.scalar import Scalar
@@ -55,9 +56,9 @@ class Calls(Expressions):
                 )
             values, words = self.arguments(node)
             return self._operator(node, function.path, values, words, hint, discarded)
-        values, words = self.arguments(node)
         if isinstance(function, TensorMethod):
-            return self._bind_dynamic(node, function.tensor, values)
+            return self._bind_dynamic(node, function.tensor)
+        values, words = self.arguments(node)
         if isinstance(function, Function | objects.Method):
             return self.inline(node, function, values, words)
         return self.call_python(node, function, values, words)
@@ -136,7 +137,7 @@ class Calls(Expressions):
             value = int(value)
         scalar: Any = typed(value, dtype) if is_number(value) else value
         if not is_scalar(scalar):
-            self.fail(node, f"{self.describe(value)} is not {dtype}")
+            self.fail(node, f"{describe(value)} is not {dtype}")
         return plain(ir_scalar.convert(scalar, dtype))
 
     def _word_tensor_dim(self, node: ast.Call, hint: str) -> Any:
@@ -238,17 +239,17 @@ class Calls(Expressions):
 
     def _submitted(self, node: ast.Call, blocks: Any) -> Any:
         """A kernel call that also gives a task handle, which orders nothing here."""
-        values, words = self.arguments(node)
-        if "predicate" in words:
-            self.fail(node, "`predicate` is not supported yet", hint="write an `if` around it")
-        for name in ("deps", "dumps", "allow_early_resolve", "core_num", "sync_start"):
-            words.pop(name, None)
-        function = values[0] if values else None
-        if not isinstance(function, Function | objects.Method):
-            self.fail(node, "`pl.submit` takes a kernel, written `self.NAME`, first")
+        own = ("deps", "dumps", "allow_early_resolve", "core_num", "sync_start")
 
         def run() -> Any:
-            return self.inline(node, function, values[1:], words)
+            values, words = self.arguments(node)
+            if "predicate" in words:
+                self.fail(node, "`predicate` is not supported yet", "write an `if` around it")
+            function = values[0] if values else None
+            if not isinstance(function, Function | objects.Method):
+                self.fail(node, "`pl.submit` takes a kernel, written `self.NAME`, first")
+            kept = {name: value for name, value in words.items() if name not in own}
+            return self.inline(node, function, values[1:], kept)
 
         result = run() if blocks is None else self.spmd(node, blocks, run)
         if result is None:
@@ -282,6 +283,7 @@ class Calls(Expressions):
         in_core, self.in_core = self.in_core, self.in_core + (callee.plane is Plane.INCORE)
         checks = [(each, *bound[each.arg]) for each in parameters]
         self._check_parameters(node, frame, checks)
+        updated = dict(self.updated)
         self.frames.append(frame)
         try:
             self.body(definition.body, live)
@@ -290,6 +292,10 @@ class Calls(Expressions):
             self.frames.pop()
             self.in_core = in_core
             self.location = saved
+        # To the caller, the call is what updated.
+        for root, place in self.updated.items():
+            if updated.get(root) is not place:
+                self.updated[root] = self.place(node)
         for _, tensor in tensors:
             latest = self.current[self.root[tensor]]
             if latest is not tensor:
@@ -388,7 +394,7 @@ class Calls(Expressions):
                         self.fail(
                             expression,
                             f"`{frame.function.name}`, `{parameter.arg}`: takes a tensor, got "
-                            f"{self.describe(value)}",
+                            f"{describe(value)}",
                         )
                     if isinstance(annotation, objects.TensorAnnotation):
                         self._check_tensor(frame, parameter, expression, value, annotation)
@@ -518,23 +524,23 @@ class Calls(Expressions):
             self.fail(
                 expression,
                 f"`{parameter.arg}` of {self._declared(frame, parameter)} is a {dtype} scalar, "
-                f"got {self.describe(value)}",
+                f"got {describe(value)}",
                 hint="`pl.cast` it",
             )
         return plain(scalar)
 
-    def _bind_dynamic(self, node: ast.Call, tensor: TensorVar, values: list[Any]) -> None:
+    def _bind_dynamic(self, node: ast.Call, tensor: TensorVar) -> None:
         """`x.bind_dynamic(axis, NAME)`: NAME is that extent from here on."""
-        self.in_annotation = True
-        try:
-            symbol = self.evaluate(node.args[1]) if len(node.args) == 2 else None
-        finally:
-            self.in_annotation = False
-        if not isinstance(symbol, objects.Symbol) or not isinstance(values[0], int):
+        if len(node.args) != 2:
             self.fail(node, "`bind_dynamic` takes the number of a dimension and a `pl.dynamic`")
-        extent = tensor.shape[values[0]]
-        where = f"`{tensor.name}` dimension {values[0]}"
-        self._bind_symbol(self.frame, node, symbol.name, extent, where)
+        axis = self.evaluate(node.args[0])
+        self.in_annotation = True
+        symbol = self.evaluate(node.args[1])
+        self.in_annotation = False
+        if not isinstance(symbol, objects.Symbol) or axis not in range(tensor.type.rank):
+            self.fail(node, "`bind_dynamic` takes the number of a dimension and a `pl.dynamic`")
+        where = f"`{tensor.name}` dimension {axis}"
+        self._bind_symbol(self.frame, node, symbol.name, tensor.shape[axis], where)
 
 
 _STATEMENT_WORDS = {

@@ -7,18 +7,17 @@ import builtins
 import operator
 import types
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import Any
 
-from aotc.dtypes import BOOL, INDEX, DType
+from aotc.dtypes import BOOL, INDEX
 from aotc.errors import AotcError, suggestion
-from aotc.frontend.state import Poison, State, TaskId, block, is_number, is_scalar, plain, typed
+from aotc.frontend.operations import Operations
+from aotc.frontend.state import Poison, TaskId, block
+from aotc.frontend.values import article, as_index, describe, is_number, is_scalar, plain, typed
 from aotc.ir import scalar as ir_scalar
-from aotc.ir.nodes import If, Operation, TensorType, TensorVar
+from aotc.ir.nodes import If, TensorVar
 from aotc.ir.scalar import Scalar, ScalarVar
 from aotc.language import objects
-from aotc.ops import registry
-from aotc.ops.registry import Kind, OpDef, OpError, Update
 
 _BINARY: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any], str]] = {
     # operator: scalar operation, Python operation, tensor operator
@@ -51,7 +50,7 @@ _FOLDED_BUILTINS: tuple[Any, ...] = (
 )
 
 
-class Expressions(State):
+class Expressions(Operations):
     """Evaluates an expression to a Python value, a scalar, a tensor, or a tuple of them."""
 
     # Dimensions of an annotation stay names; elsewhere they are what they are bound to.
@@ -213,18 +212,10 @@ class Expressions(State):
         parts = []
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
-                parts.append(self.describe(self.evaluate(part.value)))
+                parts.append(describe(self.evaluate(part.value)))
             elif isinstance(part, ast.Constant):
                 parts.append(str(part.value))
         return "".join(parts)
-
-    @staticmethod
-    def describe(value: Any) -> str:
-        """Return `value` as a message shows it: a tensor by its name and type."""
-        if isinstance(value, TensorVar):
-            dims = ", ".join(show(extent) for extent in value.shape)
-            return f"{value.name}: {value.dtype}[{dims}]"
-        return show(value) if is_scalar(value) else str(value)
 
     # Operators
 
@@ -303,6 +294,8 @@ class Expressions(State):
             )
         if op in ("floordiv", "mod") and first.dtype.is_float:
             self.fail(node, f"`{op}` of {first.dtype} scalars", hint="`pl.cast` to an integer type")
+        if op in ("floordiv", "mod", "truediv") and second == typed(0, second.dtype):
+            self.fail(node, "division by zero")
         return self._folded(node, lambda: plain(ir_scalar.binary(op, first, second)))
 
     def same_type(self, node: ast.AST, left: Any, right: Any) -> tuple[Scalar, Scalar]:
@@ -318,7 +311,7 @@ class Expressions(State):
             literal, other = (left, right) if first is None else (right, left)
             self.fail(
                 node,
-                f"the literal {literal} is not {_article(other.dtype)} value",
+                f"the literal {literal} is not {article(other.dtype)} value",
                 hint="`pl.cast` the scalar first",
             )
         if first.dtype == second.dtype:
@@ -462,7 +455,7 @@ class Expressions(State):
             item = items[axis] if axis < len(items) else ast.Slice()
             if not isinstance(item, ast.Slice):
                 index = self._index(item)
-                offsets.append(plain(_index(self._from_end(item, index, extent))))
+                offsets.append(plain(as_index(self._from_end(item, index, extent))))
                 extents.append(1)
                 dropped.append(axis)
                 continue
@@ -479,7 +472,7 @@ class Expressions(State):
                     f"the slice ends at {upper}, and dimension {axis} of `{tensor.name}` has "
                     f"{extent}",
                 )
-            offsets.append(plain(_index(lower)))
+            offsets.append(plain(as_index(lower)))
             extents.append(size)
         return offsets, extents, dropped
 
@@ -497,198 +490,12 @@ class Expressions(State):
     def _from_end(self, node: ast.expr, index: Any, extent: Any) -> Any:
         if isinstance(index, int) and index < 0:
             return self._folded(
-                node, lambda: plain(ir_scalar.add(_index(extent), ir_scalar.index(index)))
+                node, lambda: plain(ir_scalar.add(as_index(extent), ir_scalar.index(index)))
             )
         return index
 
     def _minus(self, node: ast.AST, left: Any, right: Any) -> Any:
-        return self._folded(node, lambda: plain(ir_scalar.sub(_index(left), _index(right))))
-
-    # Operations
-
-    def operation(
-        self,
-        node: ast.AST,
-        spelling: str,
-        positional: Sequence[Any],
-        keywords: dict[str, Any],
-        hint: str,
-        discarded: bool = False,
-    ) -> Any:
-        """Emit the operator that PyPTO writes `pl.SPELLING`, with arguments already evaluated."""
-        row = registry.lookup(spelling)
-        if row is None:
-            self.fail(node, f"`pl.{spelling}` is not supported yet")
-        if not row.orchestration and not self.in_core and self.plane in (
-            objects.Plane.HOST, objects.Plane.ORCHESTRATION, objects.Plane.OPAQUE
-        ):  # fmt: skip
-            self.fail(
-                node,
-                f"misplaced tensor op `{spelling}` in `{self.frame.function.name}`: "
-                "it should be inside an InCore block",
-                hint="put it in `with pl.at(level=pl.Level.CORE_GROUP):` or in a `@pl.jit.incore` "
-                "function",
-            )
-        arguments = self._bind(node, spelling, row, positional, keywords)
-        try:
-            kind = row.infer(arguments)
-        except OpError as error:
-            self.fail(node, f"`pl.{spelling}`: {error}", error.hint)
-        operands, attributes = row.pack(arguments)
-        if not isinstance(kind, TensorType):
-            scalar = ScalarVar(self.fresh(hint or "value"), kind)
-            self.statements.append(Operation(scalar, row.name, operands, attributes, self.location))
-            return scalar
-        if not isinstance(row.lowering, Update):
-            tensor = self.new_tensor(hint or row.name, kind)
-            self.statements.append(Operation(tensor, row.name, operands, attributes, self.location))
-            if isinstance(row.lowering, registry.View) and not self.in_core:
-                base = arguments[row.lowering.operand]
-                write_back = self._write_back(node, row, arguments)
-                self.base_of_view[tensor] = (self.root[base], write_back)
-            return tensor
-        target = arguments[row.lowering.target]
-        result = TensorVar(self.fresh(hint or self.root[target].name), kind)
-        self.statements.append(Operation(result, row.name, operands, attributes, self.location))
-        # `pl.assemble` gives a new value under the name it is assigned to; `pl.store` and
-        # `pl.write` write memory, whatever is done with their result.
-        in_place = discarded or row.name not in ("assemble",)
-        self.updated_to(node, target, result, rebind=in_place)
-        return result
-
-    def _write_back(
-        self, node: ast.AST, row: OpDef, arguments: dict[str, Any]
-    ) -> Callable[[TensorVar], None]:
-        """Return what updates the base where a view of it, taken on the control plane, was."""
-        base: TensorVar = arguments[row.parameters[0].name]
-        root = self.root[base]
-
-        def write(view: TensorVar) -> None:
-            saved, self.in_core = self.in_core, 1
-            latest = self.current[root]
-            if row.name == "slice":
-                offsets = list(arguments[row.parameters[2].name])
-                self.operation(node, "assemble", [latest, view, offsets], {}, root.name, True)
-            elif row.name == "reshape":
-                whole = self.operation(node, "reshape", [view, list(base.shape)], {}, root.name)
-                zeros = [0] * base.type.rank
-                self.operation(node, "assemble", [latest, whole, zeros], {}, root.name, True)
-            else:
-                self.fail(
-                    node,
-                    f"`{view.name}` is written through this view of `{base.name}`",
-                    hint=f"pass `{base.name}` itself, and take the part of it in the kernel",
-                )
-            self.in_core = saved
-            # The view shows what was just written.
-            self.current[self.root[view]] = view
-
-        return write
-
-    def _bind(
-        self,
-        node: ast.AST,
-        spelling: str,
-        row: OpDef,
-        positional: Sequence[Any],
-        keywords: dict[str, Any],
-    ) -> dict[str, Any]:
-        names = [each.name for each in row.parameters]
-        aliases = {alias: each.name for each in row.parameters for alias in each.aliases}
-        keywords = {aliases.get(name, name): value for name, value in keywords.items()}
-        if len(positional) > len(names) + len(row.refused):
-            self.fail(node, f"`pl.{spelling}` takes {len(names)} arguments, got {len(positional)}")
-        given = dict(zip([*names, *row.refused], positional, strict=False))
-        for name, value in keywords.items():
-            if name not in names and name not in row.refused:
-                self.fail(
-                    node,
-                    f"`pl.{spelling}` has no parameter `{name}`",
-                    suggestion(name, names) or f"it has {', '.join(names)}",
-                )
-            if name in given:
-                self.fail(node, f"`pl.{spelling}` got `{name}` twice")
-            given[name] = value
-        for name in row.refused:
-            if name in given and not _says_nothing(given[name], positional):
-                self.fail(
-                    node,
-                    f"`pl.{spelling}`: `{name}` is not supported yet",
-                    hint="leave it out",
-                )
-        # Numbers of a view are places in it, never elements.
-        is_view = isinstance(row.lowering, registry.View)
-        literal = INDEX if is_view else self._literal_type(given)
-        arguments: dict[str, Any] = {}
-        for parameter in row.parameters:
-            where = f"`pl.{spelling}`, `{parameter.name}`"
-            optional = parameter.default is not registry.REQUIRED
-            if parameter.name not in given and not optional:
-                self.fail(node, f"`pl.{spelling}` needs `{parameter.name}`")
-            value = given.get(parameter.name)
-            if parameter.name not in given or (value is None and optional):
-                omitted = parameter.kind.is_operand and parameter.default is None
-                arguments[parameter.name] = () if omitted else parameter.default
-                continue
-            arguments[parameter.name] = self._argument(node, where, parameter.kind, value, literal)
-        return arguments
-
-    @staticmethod
-    def _literal_type(given: dict[str, Any]) -> DType | None:
-        """Return the type that literals among the arguments take."""
-        for kind in (TensorVar, DType):
-            for value in given.values():
-                if isinstance(value, kind):
-                    return value.dtype if isinstance(value, TensorVar) else value
-        return None
-
-    def _argument(
-        self, node: ast.AST, where: str, kind: Kind, value: Any, literal: DType | None
-    ) -> Any:
-        match kind:
-            case Kind.TENSOR | Kind.TENSOR_OR_SCALAR if isinstance(value, TensorVar):
-                return self.use(node, value)
-            case Kind.TENSOR:
-                self.fail(node, f"{where} takes a tensor, got {_what(value)}")
-            case Kind.SCALAR | Kind.TENSOR_OR_SCALAR:
-                if is_scalar(value):
-                    return value
-                wanted = None if isinstance(value, bool) else literal
-                scalar = typed(value, wanted) if is_number(value) else None
-                if scalar is None and is_number(value):
-                    self.fail(
-                        node,
-                        f"{where}: the literal {value} is not {_article(literal)} value",
-                        hint="`pl.cast` the tensor, or write an integer",
-                    )
-                if scalar is None:
-                    self.fail(node, f"{where} takes a number or scalar, got {_what(value)}")
-                return scalar
-            case Kind.EXTENTS:
-                if is_scalar(value) or (isinstance(value, int) and not isinstance(value, bool)):
-                    value = [value]
-                if not isinstance(value, list | tuple):
-                    self.fail(node, f"{where} takes a list of extents, got {_what(value)}")
-                return tuple(self._extent(node, where, each) for each in value)
-            case Kind.SCRATCH:
-                return None
-            case Kind.DTYPE if isinstance(value, DType):
-                return value
-            case Kind.TEXT if isinstance(value, str | Enum):
-                return value.name if isinstance(value, Enum) else value
-            case Kind.BOOLEAN if isinstance(value, bool):
-                return value
-            case Kind.INTEGER if isinstance(value, int) and not isinstance(value, bool):
-                return value
-            case Kind.NUMBER if is_number(value):
-                return value
-        self.fail(node, f"{where} takes a compile-time {kind.value}, got {_what(value)}")
-
-    def _extent(self, node: ast.AST, where: str, value: Any) -> Scalar:
-        scalar = typed(value) if is_number(value) or is_scalar(value) else None
-        if scalar is None or not scalar.dtype.is_integer:
-            self.fail(node, f"{where}: {_what(value)} is not an integer")
-        return widened(scalar)
+        return self._folded(node, lambda: plain(ir_scalar.sub(as_index(left), as_index(right))))
 
     # Python calls with compile-time arguments
 
@@ -754,81 +561,5 @@ _KIND_WORDS = {
 }
 
 
-def _index(value: Any) -> Scalar:
-    scalar = typed(value)
-    assert scalar is not None
-    return widened(scalar)
-
-
-def widened(scalar: Scalar) -> Scalar:
-    """Return an integer as INDEX; what is below sums and products is widened, so they simplify.
-
-    That is the same wherever the narrow type can hold the offset or extent that is computed.
-    """
-    match scalar:
-        case ir_scalar.Binary(op="add" | "sub" | "mul" as op, left=left, right=right):
-            return ir_scalar.binary(op, widened(left), widened(right))
-        case ir_scalar.Convert(operand=operand, dtype=dtype) if (
-            dtype.is_integer and operand.dtype.is_integer and dtype.size >= operand.dtype.size
-        ):
-            return widened(operand)
-    return ir_scalar.convert(scalar, INDEX)
-
-
-def _says_nothing(value: Any, positional: Sequence[Any]) -> bool:
-    """Return whether the value of a refused parameter only repeats what holds anyway."""
-    if isinstance(value, list | tuple):
-        first = positional[0] if positional else None
-        return isinstance(first, TensorVar) and list(value) == [plain(e) for e in first.shape]
-    return value in (None, False) or getattr(value, "name", "") in ("None_", "null")
-
-
 def _symbol(op: ast.operator) -> str:
     return f"`{ast.unparse(ast.BinOp(ast.Name('a'), op, ast.Name('b')))}`"
-
-
-def _article(dtype: Any) -> str:
-    name = "index" if dtype is None else str(dtype)
-    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
-
-
-def _what(value: Any) -> str:
-    if isinstance(value, TensorVar):
-        return f"the tensor `{value.name}`"
-    if is_scalar(value):
-        return f"the {value.dtype} scalar `{show(value)}`"
-    if isinstance(value, objects.Word):
-        return f"`pl.{value.path}`"
-    return f"`{value!r}`" if isinstance(value, str) else f"`{value}`"
-
-
-def show(value: Any) -> str:
-    """Return a scalar or Python value as a message shows it."""
-    match value:
-        case ir_scalar.Constant(value=number):
-            return str(number)
-        case ir_scalar.Symbol(name=name) | ScalarVar(name=name):
-            return name
-        case ir_scalar.Unary(op=op, operand=operand):
-            return f"{op}({show(operand)})"
-        case ir_scalar.Binary(op=op, left=left, right=right):
-            return f"({show(left)} {_SIGNS.get(op, op)} {show(right)})"
-        case ir_scalar.Convert(operand=operand, dtype=dtype):
-            return f"{dtype}({show(operand)})"
-    return str(value)
-
-
-_SIGNS = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "floordiv": "//",
-    "mod": "%",
-    "truediv": "/",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-}

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from aotc.dtypes import INDEX, DType
 from aotc.frontend import liveness
-from aotc.frontend.expressions import show
-from aotc.frontend.state import (
-    TASK,
-    Poison,
-    TaskId,
-    Yields,
-    block,
+from aotc.frontend.state import TASK, Poison, TaskId, Yields, block, holds
+from aotc.frontend.statements import Statements
+from aotc.frontend.values import (
+    article,
+    as_index,
+    describe,
     is_number,
     is_scalar,
     plain,
+    show,
     typed,
 )
-from aotc.frontend.statements import Statements
 from aotc.ir import scalar as ir_scalar
-from aotc.ir.nodes import Block, Carried, For, LoopKind, Statement, TensorVar, Value, While
+from aotc.ir import visit
+from aotc.ir.nodes import (
+    Block,
+    Carried,
+    For,
+    LoopKind,
+    Operation,
+    Statement,
+    TensorVar,
+    Value,
+    While,
+)
 from aotc.ir.scalar import Scalar, ScalarVar
 from aotc.language import objects
 
@@ -131,7 +141,7 @@ class Loops(Statements):
         initial = words.pop("init_values", None)
         start, stop, step = self._bounds(node.iter, path, bounds, words)
         target, arguments = self._targets(node, initial)
-        index = ScalarVar(self.fresh(target.id), INDEX)
+        index = ScalarVar(self.fresh(target.id.strip("<>")), INDEX)
         frame = self.frame
 
         def entry() -> None:
@@ -157,7 +167,7 @@ class Loops(Statements):
             self.in_core -= core
             if core:
                 self.block_index.pop()
-        first, last, by = _scalar(start), _scalar(stop), _scalar(step)
+        first, last, by = as_index(start), as_index(stop), as_index(step)
         self.statements.append(
             For(index, first, last, by, _KINDS[path], outcome.carried, outcome.body, self.location)
         )
@@ -225,16 +235,13 @@ class Loops(Statements):
 
     def spmd_region(self, node: ast.With, call: ast.Call, live: liveness.Names) -> None:
         """`with pl.spmd(n):` is a loop over blocks whose index the body asks for."""
-        name = ast.Name("block", ast.Store())
+        # No name of the source: the index hides nothing.
+        name = ast.Name("<block>", ast.Store())
         loop = ast.For(name, call, node.body, [])
         for each in (name, loop):
             ast.copy_location(each, node)
-        hidden = self.frame.names.get("block")
-        self.frame.names["block"] = hidden
-        self._counted(loop, "spmd", live - {"block"})
-        self.frame.names["block"] = hidden
-        if hidden is None:
-            del self.frame.names["block"]
+        self._counted(loop, "spmd", live)
+        self.frame.names.pop("<block>", None)
 
     def spmd(self, node: ast.AST, count: Any, body: Callable[[], Any]) -> Any:
         """Run `body` once a block; its results are those of any block."""
@@ -246,15 +253,15 @@ class Loops(Statements):
         def run() -> None:
             results[:] = [body()]
 
-        statement: Any = ast.copy_location(ast.For(ast.Name("block"), ast.Name("block"), [], []),
-                                           node)  # fmt: skip
+        unused = ast.Name("_", ast.Store())
+        statement = ast.copy_location(ast.For(unused, ast.Constant(0), [], []), node)
         spec = _Spec(statement, "`pl.spmd_submit`", run, lambda: None, parallel=True)
         self.block_index.append((index, count))
         try:
             outcome = self._carry(spec, frozenset())
         finally:
             self.block_index.pop()
-        bounds = (ir_scalar.index(0), _scalar(count), ir_scalar.index(1))
+        bounds = (ir_scalar.index(0), as_index(count), ir_scalar.index(1))
         self.statements.append(
             For(index, *bounds, LoopKind.PARALLEL, outcome.carried, outcome.body, self.location)
         )
@@ -323,6 +330,7 @@ class Loops(Statements):
             outcome = self._attempt(spec, plan)
             self.location = location
             if outcome is not None:
+                self._check_consumed(spec, outcome)
                 outcome.carried = self._finish(spec, before, outcome.slots)
                 return outcome
             self.restore(before)
@@ -343,7 +351,7 @@ class Loops(Statements):
             and (isinstance(value, TensorVar) or is_scalar(value) or is_number(value))
         ]  # fmt: skip
         plan = _Plan(names)
-        for name in sorted(self.loop_roots.get(node, ())):
+        for name in sorted(self.loop_roots.get(_loop_key(node), ())):
             value = self.frame.names.get(name)
             if isinstance(value, TensorVar):
                 self._add_root(plan, self.root[value])
@@ -413,7 +421,7 @@ class Loops(Statements):
             return _Slot(name, value, self.new_tensor(name, value.type))
         initial: Any = typed(value, dtype) if is_number(value) else value
         if not is_scalar(initial):
-            self.fail(spec.node, f"`{name}` starts as {self.describe(value)}, which is no tensor "
+            self.fail(spec.node, f"`{name}` starts as {describe(value)}, which is no tensor "
                       "or scalar: a loop cannot carry it")  # fmt: skip
         return _Slot(name, initial, ScalarVar(self.fresh(name), initial.dtype))
 
@@ -439,7 +447,7 @@ class Loops(Statements):
             now = self.current[root]
             if now is not current[root] and self.root[now] is root and root not in plan.roots:
                 plan.roots.append(root)
-                names = self.loop_roots.setdefault(spec.node, set())
+                names = self.loop_roots.setdefault(_loop_key(spec.node), set())
                 names |= {
                     name
                     for name, value in self.frame.names.items()
@@ -465,6 +473,12 @@ class Loops(Statements):
                 held = False
                 continue
             held = self._exit(spec, plan, slot, key, value) and held
+            initial = slot.initial
+            if isinstance(initial, TensorVar) and self._is_aliased(slot, initial, slots):
+                # Written in place under one of its names: all of them mean what was written.
+                plan.names.remove(slot.name)
+                self._add_root(plan, self.root[initial])
+                held = False
         slotted = {each.name for each in slots}
         for name in plan.names if held else ():
             value = self.frame.names[name]
@@ -478,6 +492,13 @@ class Loops(Statements):
                 )
         return held
 
+    def _is_aliased(self, slot: _Slot, initial: TensorVar, slots: list[_Slot]) -> bool:
+        """Return whether an implicitly carried tensor is updated in place and has a second name."""
+        if slot.explicit is not None or self.root.get(slot.exit) is not slot.argument:
+            return False
+        carried_twice = any(each is not slot and each.initial is initial for each in slots)
+        return carried_twice or any(holds(each, initial) for each in self.frame.names.values())
+
     def _exit(self, spec: _Spec, plan: _Plan, slot: _Slot, key: str, value: Any) -> bool:
         node = spec.node
         if isinstance(value, Poison):
@@ -486,8 +507,8 @@ class Loops(Statements):
             if not isinstance(value, TensorVar) or value.type != slot.argument.type:
                 self.fail(
                     node,
-                    f"the {spec.label} carries `{slot.name}` as {self.describe(slot.initial)}, "
-                    f"and rebinds it to {self.describe(value)}",
+                    f"the {spec.label} carries `{slot.name}` as {describe(slot.initial)}, "
+                    f"and rebinds it to {describe(value)}",
                     hint="a carried value keeps one type: use another name in the loop, or give "
                     "it that shape and dtype before",
                 )
@@ -509,12 +530,32 @@ class Loops(Statements):
         if not is_scalar(exit_value):
             self.fail(
                 node,
-                f"the {spec.label} carries `{slot.name}` as {_article(wanted)} scalar, and "
-                f"rebinds it to {self.describe(value)}",
+                f"the {spec.label} carries `{slot.name}` as {article(wanted)} scalar, and "
+                f"rebinds it to {describe(value)}",
                 hint="a carried value keeps one type: start it with `pl.const` or `pl.cast`",
             )
         slot.exit = exit_value
         return True
+
+    def _in_place(self, slot: _Slot) -> bool:
+        return isinstance(slot.exit, TensorVar) and (
+            slot.root is not None or self.root[slot.exit] is slot.argument
+        )
+
+    def _check_consumed(self, spec: _Spec, outcome: _Outcome) -> None:
+        """Refuse a loop that reads a tensor under one name and updates it under another."""
+        read = set(_read_tensors(Block(tuple(outcome.head)))) | set(_read_tensors(outcome.body))
+        for slot in outcome.slots:
+            if not isinstance(slot.initial, TensorVar) or not self._in_place(slot):
+                continue
+            twice = [each.initial for each in outcome.slots].count(slot.initial) > 1
+            if twice or slot.initial in read:
+                self.fail(
+                    spec.node,
+                    f"the {spec.label} updates `{slot.initial.name}` as `{slot.name}`, and reads "
+                    "it under another name",
+                    hint=f"read `{slot.name}` in the loop",
+                )
 
     def _finish(self, spec: _Spec, before: Any, slots: list[_Slot]) -> tuple[Carried, ...]:
         """Bind names and storages behind the loop to its results."""
@@ -528,9 +569,7 @@ class Loops(Statements):
         names = self.frame.names
         carried: list[Carried] = []
         for slot in slots:
-            in_place = isinstance(slot.exit, TensorVar) and (
-                slot.root is not None or self.root[slot.exit] is slot.argument
-            )
+            in_place = self._in_place(slot)
             if spec.parallel and not in_place:
                 self.fail(
                     spec.node,
@@ -604,14 +643,26 @@ class Loops(Statements):
                 )
 
 
-def _scalar(value: Any) -> Scalar:
-    scalar = typed(value)
-    assert scalar is not None
-    return ir_scalar.convert(scalar, INDEX)
+def _read_tensors(block: Block) -> Iterator[TensorVar]:
+    """Yield every tensor that the statements of `block` read."""
+    for statement in visit.statements(block):
+        values: tuple[Any, ...] = ()
+        match statement:
+            case Operation(operands=operands):
+                values = operands
+            case For(carried=carried) | While(carried=carried):
+                values = tuple(each.initial for each in carried)
+        inner = [each.yields for each in visit.blocks(statement)]
+        for value in (*values, *(each for yields in inner for each in yields)):
+            if isinstance(value, TensorVar):
+                yield value
+    yield from (each for each in block.yields if isinstance(each, TensorVar))
 
 
-def _article(dtype: DType) -> str:
-    return f"an {dtype}" if dtype.name[0] in "aeiou" else f"a {dtype}"
+def _loop_key(node: ast.stmt) -> ast.AST:
+    """Return what stays the same for a loop that is lowered again."""
+    assert isinstance(node, ast.For | ast.While)
+    return node.body[0] if node.body else node
 
 
 def _yielded_names(statements: Sequence[ast.stmt]) -> liveness.Names:

@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from aotc.config import Config, Reference
-from aotc.contract import Argument, Contract, Direction, DynamicSymbol, Parameter
+from aotc.contract import Argument, Contract, ContractError, Direction, DynamicSymbol, Parameter
 from aotc.dtypes import DTYPES
 from aotc.errors import AotcError, suggestion
 from aotc.frontend import signature, source
 from aotc.frontend.loops import Loops
 from aotc.frontend.state import Frame, block
+from aotc.frontend.values import describe
 from aotc.ir import scalar as ir_scalar
 from aotc.ir.nodes import Program, ProgramParameter, TensorType, TensorVar, Var
 from aotc.ir.scalar import Scalar, ScalarVar
@@ -28,12 +31,13 @@ _FORM = "write `pl.Tensor[[dims], pl.DTYPE]`, in `pl.Out[...]` where it is writt
 class Lowered:
     """A program with its contract, the files that it came from, and what its author should know.
 
-    `files` are relative to the source folder, in the order in which they were read.
+    `files` gives the digest of every file read, as it was read, by its name relative to the source
+    folder; None for one that an import looked for and did not find.
     """
 
     program: Program
     contract: Contract
-    files: tuple[str, ...]
+    files: Mapping[str, str | None]
     warnings: tuple[str, ...]
 
 
@@ -68,16 +72,23 @@ def lower(
         error.place = error.place or at
         raise
     lowering = Lowering(sources)
-    program, parameters, returns = lowering.program(function, itself, arguments)
+    try:
+        program, parameters, returns = lowering.program(function, itself, arguments)
+    except RecursionError:
+        raise AotcError(f"`{wrapper}` is nested too deeply", place=at) from None
     symbols = {
         dim: config.symbols.get(dim, DynamicSymbol(dim))
         for parameter in parameters
         for dim in parameter.dims
         if isinstance(dim, str)
     }
-    contract = Contract.of(parameters, symbols, config.names(platform), returns)
-    files = tuple(each.relative_to(folder).as_posix() for each in sources.files)
-    return Lowered(program, contract, files, tuple(dict.fromkeys(lowering.warnings)))
+    try:
+        contract = Contract.of(parameters, symbols, config.names(platform), returns)
+    except ContractError as error:
+        source_file, definition = sources.function(function.python)
+        error.place = error.place or source_file.place(definition)
+        raise
+    return Lowered(program, contract, sources.digests(), tuple(dict.fromkeys(lowering.warnings)))
 
 
 def _environment(config: Config, platform: str) -> dict[str, Any]:
@@ -148,7 +159,6 @@ class Lowering(Loops):
             )
         inferred = _Inference(self, frame, itself).dims(definition) if arguments else {}
         parameters: list[Parameter] = []
-        variables: list[ProgramParameter] = []
         for position, node in enumerate(runtime):
             argument = arguments[position] if arguments is not None else None
             parameter = self._parameter(node, argument, inferred.get(node.arg, {}))
@@ -160,14 +170,33 @@ class Lowering(Loops):
             for dim in each.dims:
                 if isinstance(dim, str):
                     self.taken[dim] = 1
-        for each, node in zip(parameters, runtime, strict=True):
-            variables.append(ProgramParameter(self._variable(frame, node, each), each.direction))
+        variables = [
+            self._variable(frame, node, each)
+            for each, node in zip(parameters, runtime, strict=True)
+        ]
+        if itself is not None:
+            # Programs in class form leave the directions of their entry to the compiler.
+            frame.read_only.clear()
+            tensors = [each for each in variables if isinstance(each, TensorVar)]
+            frame.outputs = {each.name: each for each in tensors}
         self.in_core = int(function.plane in (Plane.INCORE, Plane.FUNCTION, Plane.INLINE))
         self.body(definition.body, frozenset())
         yields, returns = self._returns(frame, definition)
         self._check_written(frame, runtime, parameters)
-        body = block(self.statements, yields)
-        return Program(function.name, tuple(variables), body), parameters, returns
+        parameters = [
+            msgspec.structs.replace(each, direction=Direction.INOUT)
+            if each.direction is Direction.IN and self._is_written(variable)
+            else each
+            for each, variable in zip(parameters, variables, strict=True)
+        ]
+        declared = tuple(
+            ProgramParameter(variable, each.direction)
+            for each, variable in zip(parameters, variables, strict=True)
+        )
+        return Program(function.name, declared, block(self.statements, yields)), parameters, returns
+
+    def _is_written(self, variable: Var) -> bool:
+        return isinstance(variable, TensorVar) and self.current[variable] is not variable
 
     def _constants(
         self, function: Function, frame: Frame, nodes: Sequence[ast.arg]
@@ -273,7 +302,7 @@ class Lowering(Loops):
         yields: list[TensorVar] = []
         for value in frame.returned or ():
             if not isinstance(value, TensorVar) or self.root[value] not in outputs:
-                shown = self.describe(value)
+                shown = describe(value)
                 self.fail(
                     place,
                     f"wrapper `{frame.function.name}` returns {shown}, which is no Out or InOut "

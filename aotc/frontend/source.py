@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import hashlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -32,11 +33,12 @@ _COUNTER = itertools.count()
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that was read: its text in lines and its syntax tree."""
+    """A file that was read: its text in lines, its syntax tree and the sha256 of its bytes."""
 
     path: Path
     lines: tuple[str, ...]
     tree: ast.Module
+    digest: str
 
     def place(self, node: ast.AST) -> Place:
         """Return where `node` begins."""
@@ -49,10 +51,20 @@ class SourceFile:
 
 @dataclass
 class Sources:
-    """The files of one load, by path, in the order in which they were read."""
+    """The files of one load, by path, in the order in which they were read.
+
+    `absent` are those that an import looked for in vain: were one there, it would be read.
+    """
 
     folder: Path
     files: dict[Path, SourceFile] = field(default_factory=dict)
+    absent: set[Path] = field(default_factory=set)
+
+    def digests(self) -> dict[str, str | None]:
+        """Return what the load depended on: names relative to the folder, None for an absent."""
+        found: dict[Path, str | None] = {path: each.digest for path, each in self.files.items()}
+        found.update(dict.fromkeys(sorted(self.absent)))
+        return {path.relative_to(self.folder).as_posix(): each for path, each in found.items()}
 
     def read(self, path: Path) -> SourceFile:
         """Return the file at `path`, parsed; raise AotcError where it is not Python text."""
@@ -80,7 +92,8 @@ class Sources:
 def parse_file(path: Path) -> SourceFile:
     """Read and parse `path`; raise AotcError where it is not Python text."""
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
+        text = content.decode("utf-8")
     except OSError as error:
         raise AotcError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -92,7 +105,7 @@ def parse_file(path: Path) -> SourceFile:
         raise AotcError(f"not Python: {error.msg}", place=place) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise AotcError(f"{path} is not Python: {error}") from None
-    return SourceFile(path, tuple(text.splitlines()), tree)
+    return SourceFile(path, tuple(text.splitlines()), tree, hashlib.sha256(content).hexdigest())
 
 
 def load(
@@ -153,6 +166,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self, name: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
         if not self.owns(name):
+            if "." not in name and name not in sys.stdlib_module_names:
+                base = self.sources.folder / name
+                self.sources.absent |= {base / "__init__.py", base.with_suffix(".py")}
             return None
         parts = name.split(".")
         if parts[0] == self.package:
@@ -164,6 +180,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         for file in candidates:
             if file.is_file():
                 return self._spec(name, file, file.name == "__init__.py" and base.is_dir())
+            self.sources.absent.add(file)
         return self._spec(name, None, True) if base.is_dir() else None
 
     def _spec(self, name: str, file: Path | None, package: bool) -> importlib.machinery.ModuleSpec:

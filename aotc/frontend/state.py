@@ -13,22 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from aotc.dtypes import BOOL, FP32, INDEX, DType
 from aotc.errors import AotcError, Place
 from aotc.frontend.source import SourceFile, Sources
-from aotc.ir import scalar as ir_scalar
 from aotc.ir.nodes import Block, Location, Statement, TensorType, TensorVar, Value, Var
-from aotc.ir.scalar import Constant, Scalar, ScalarVar
+from aotc.ir.scalar import Scalar, ScalarVar
 from aotc.language.objects import Function, Plane
-
-SCALAR_TYPES = (
-    Constant,
-    ir_scalar.Symbol,
-    ScalarVar,
-    ir_scalar.Unary,
-    ir_scalar.Binary,
-    ir_scalar.Convert,
-)
 
 
 class TaskId:
@@ -156,7 +145,7 @@ class State:
         root = self.root[tensor]
         if self.current[root] is not tensor:
             where = self.updated.get(root)
-            at = f" at line {where.line}, column {where.column}" if where else ""
+            at = f" at {where.path.name}:{where.line}:{where.column}" if where else ""
             self.fail(
                 node,
                 f"`{tensor.name}` was updated through another name{at}; "
@@ -220,61 +209,16 @@ class State:
 def _replaced(value: Any, old: TensorVar, new: Any) -> Any:
     if value is old:
         return new
-    if isinstance(value, tuple | list) and any(_holds(each, old) for each in value):
+    if isinstance(value, tuple | list) and any(holds(each, old) for each in value):
         return type(value)(_replaced(each, old, new) for each in value)
     return value
 
 
-def _holds(value: Any, tensor: TensorVar) -> bool:
+def holds(value: Any, tensor: TensorVar) -> bool:
+    """Return whether `value` is `tensor`, or a tuple or list with it."""
     if isinstance(value, tuple | list):
-        return any(_holds(each, tensor) for each in value)
+        return any(holds(each, tensor) for each in value)
     return value is tensor
-
-
-def is_scalar(value: Any) -> bool:
-    """Return whether `value` is a scalar of the IR."""
-    return isinstance(value, SCALAR_TYPES)
-
-
-def is_number(value: Any) -> bool:
-    """Return whether `value` is a Python number or truth value."""
-    return isinstance(value, int | float)
-
-
-def plain(value: Any) -> Any:
-    """Return an INDEX or BOOL constant as the Python value that it is, all else unchanged."""
-    if isinstance(value, Constant) and value.dtype in (INDEX, BOOL):
-        return value.value
-    return value
-
-
-def typed(value: Any, dtype: DType | None = None) -> Scalar | None:
-    """Return a number as a scalar, of `dtype` where it can hold it; None where it cannot.
-
-    A scalar of the IR keeps its type. A Python number without a `dtype` is an INDEX, a BOOL or
-    an FP32.
-    """
-    if is_scalar(value):
-        result: Scalar = value
-        return result
-    if isinstance(value, bool):
-        if dtype is not None and dtype.is_integer:
-            return Constant(int(value), dtype)
-        return Constant(value, BOOL) if dtype in (None, BOOL) else None
-    if isinstance(value, int):
-        if dtype is not None and dtype.is_float:
-            return Constant(float(value), dtype)
-        if dtype == BOOL:
-            return Constant(bool(value), BOOL) if value in (0, 1) else None
-        return Constant(value, dtype or INDEX) if _fits(value, dtype or INDEX) else None
-    if isinstance(value, float):
-        return Constant(value, dtype or FP32) if dtype is None or dtype.is_float else None
-    return None
-
-
-def _fits(value: int, dtype: DType) -> bool:
-    limit = ir_scalar.convert(Constant(value, INDEX), dtype)
-    return isinstance(limit, Constant) or dtype == INDEX
 
 
 def block(statements: Sequence[Statement], yields: Sequence[Value] = ()) -> Block:

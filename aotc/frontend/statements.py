@@ -8,18 +8,8 @@ from typing import Any, NoReturn
 
 from aotc.frontend import liveness
 from aotc.frontend.calls import Calls
-from aotc.frontend.expressions import show
-from aotc.frontend.state import (
-    TASK,
-    Poison,
-    TaskId,
-    Yields,
-    block,
-    is_number,
-    is_scalar,
-    plain,
-    typed,
-)
+from aotc.frontend.state import TASK, Poison, TaskId, Yields, block
+from aotc.frontend.values import describe, is_number, is_scalar, plain, show, typed
 from aotc.ir import scalar as ir_scalar
 from aotc.ir.nodes import If, Location, TensorVar, Value, Var
 from aotc.ir.scalar import Scalar, ScalarVar
@@ -137,7 +127,7 @@ class Statements(Calls):
                 self.frame.names[name] = value
             case ast.Tuple(elts=items) | ast.List(elts=items):
                 if not isinstance(value, tuple | list):
-                    self.fail(target, f"cannot unpack {self.describe(value)} to {len(items)} names")
+                    self.fail(target, f"cannot unpack {describe(value)} to {len(items)} names")
                 star = [i for i, each in enumerate(items) if isinstance(each, ast.Starred)]
                 if star:
                     self.fail(items[star[0]], "`*` in an assignment is not supported")
@@ -165,7 +155,7 @@ class Statements(Calls):
                 return
             self.fail(
                 target,
-                f"`{ast.unparse(target)}` takes a tensor, got {self.describe(value)}",
+                f"`{ast.unparse(target)}` takes a tensor, got {describe(value)}",
                 hint="fill it with `pl.full(shape, dtype, value)`",
             )
         source = self._fitted(target, base, value, extents, dropped)
@@ -245,7 +235,7 @@ class Statements(Calls):
             self._static_assert(node)
         elif self._is_word(node, "static_print"):
             assert isinstance(node, ast.Call)
-            shown = [self.describe(self.evaluate(each)) for each in node.args]
+            shown = [describe(self.evaluate(each)) for each in node.args]
             self.warnings.append(f"static_print: {' '.join(shown)}")
         elif self._is_word(node, "func_attr") or self._is_word(node, "cond"):
             if self._is_word(node, "cond"):
@@ -339,8 +329,8 @@ class Statements(Calls):
         if target.dtype != tensor.dtype or target.shape != tensor.shape:
             self.fail(
                 node,
-                f"the returned `{ast.unparse(node)}` is {self.describe(tensor)}, and the "
-                f"parameter is {self.describe(target)}",
+                f"the returned `{ast.unparse(node)}` is {describe(tensor)}, and the "
+                f"parameter is {describe(target)}",
             )
         saved, self.in_core = self.in_core, 1
         offsets = [0] * target.type.rank
@@ -503,7 +493,7 @@ class Statements(Calls):
             if a.type != b.type:
                 return Poison(
                     f"the branches at line {line} give `{name}` two types: "
-                    f"{self.describe(a)} and {self.describe(b)}",
+                    f"{describe(a)} and {describe(b)}",
                     hint="give it one shape and dtype",
                 )
             tensor = self.new_tensor(name, a.type)

@@ -33,6 +33,16 @@ class _Placeholder:
     def __init__(self, path: str):
         self._path = path
 
+    def __getattr__(self, name: str) -> _Placeholder:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Placeholder(f"{self._path}.{name}")
+
+    def __or__(self, other: Any) -> _Placeholder:
+        return self  # as in the annotation `RunConfig | None`
+
+    __ror__ = __or__
+
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         raise AotcError(
             f"`{self._path}` runs programs: a model's module cannot use it while it is built",
@@ -60,7 +70,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name.startswith("pypto.language."):
             if name == _DISTRIBUTED or name.startswith(f"{_DISTRIBUTED}."):
                 raise _no_ranks()
-            raise vocabulary.UnknownName(f"`pypto.language` has no module `{name[15:]}`")
+            vocabulary.resolve(name.removeprefix("pypto.language."))
+            return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:

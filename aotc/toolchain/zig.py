@@ -30,16 +30,17 @@ class ToolchainError(AotcError):
 
 @dataclass(frozen=True)
 class Target:
-    """A CPU level: the triple and the flag that select it."""
+    """A CPU level: the triple and the flags that select it."""
 
     triple: str
-    machine: str
+    flags: tuple[str, ...]
 
 
 TARGETS = {
-    "x86_64_v3": Target("x86_64-linux-gnu", "-march=x86-64-v3"),
-    "x86_64_v4": Target("x86_64-linux-gnu", "-march=x86-64-v4"),
-    "aarch64": Target("aarch64-linux-gnu", "-march=armv8-a"),
+    "x86_64_v3": Target("x86_64-linux-gnu", ("-march=x86-64-v3",)),
+    # Without the second flag clang splits every vector of 512 bits.
+    "x86_64_v4": Target("x86_64-linux-gnu", ("-march=x86-64-v4", "-mprefer-vector-width=512")),
+    "aarch64": Target("aarch64-linux-gnu", ("-march=armv8-a",)),
 }
 
 
@@ -69,7 +70,7 @@ def identity() -> str:
 def flags(target: str) -> tuple[str, ...]:
     """Return every flag that a compile and link for `target` uses."""
     level = TARGETS[target]
-    return ("-target", level.triple, level.machine, *_FLAGS, *_LINK_FLAGS)
+    return ("-target", level.triple, *level.flags, *_FLAGS, *_LINK_FLAGS)
 
 
 def compile_shared_object(source: str, target: Target) -> bytes:
@@ -82,7 +83,7 @@ def compile_shared_object(source: str, target: Target) -> bytes:
         # Relative names only: no path of this machine may reach the object.
         folder = Path(name)
         (folder / "program.c").write_text(source, encoding="utf-8")
-        clang = ("clang", "-target", target.triple, target.machine, *_FLAGS)
+        clang = ("clang", "-target", target.triple, *target.flags, *_FLAGS)
         _run(folder, zig, *clang, "-c", "program.c", "-o", "program.o")
         _run(folder, zig, "ld.lld", *_LINK_FLAGS, "program.o", "-o", "program.so")
         return (folder / "program.so").read_bytes()

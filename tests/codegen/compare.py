@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -18,10 +17,12 @@ from aotc.ir.scalar import Constant, Symbol
 from aotc.ir.text import parse_program
 from aotc.ops.verify import verify
 from aotc.passes import run_passes
+from aotc.runtime.host import Host
 from aotc.runtime.loader import load_program
 from aotc.toolchain.zig import TARGETS, compile_shared_object
 
-TARGET = "aarch64" if platform.machine() == "aarch64" else "x86_64_v3"
+# What runs here, best first; on any other host the first tests fail and say so.
+TARGETS_HERE = Host.current().targets()
 
 
 def contract_of(program: Program) -> Contract:
@@ -41,13 +42,13 @@ def contract_of(program: Program) -> Contract:
 
 
 @cache
-def compiled(text: str) -> tuple[Program, Any]:
+def compiled(text: str, target: str) -> tuple[Program, Any]:
     """Return the parsed program and the loaded machine code of it after all passes."""
     program = parse_program(text)
     verify(program)
     contract = contract_of(program)
     source = generate(run_passes(program, verify), [each.name for each in contract.symbols])
-    return program, load_program(contract, compile_shared_object(source, TARGETS[TARGET]), TARGET)
+    return program, load_program(contract, compile_shared_object(source, TARGETS[target]), target)
 
 
 def to_bf16(array: np.ndarray) -> np.ndarray:
@@ -60,9 +61,11 @@ def from_bf16(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def run_native(text: str, arguments: Mapping[str, Any], threads: int = 1) -> dict[str, np.ndarray]:
+def run_native(
+    text: str, arguments: Mapping[str, Any], threads: int, target: str
+) -> dict[str, np.ndarray]:
     """Return what Out and InOut parameters hold after a call; `arguments` are not changed."""
-    program, loaded = compiled(text)
+    program, loaded = compiled(text, target)
     with loaded.prepare(threads=threads) as worker:
         passed: list[Any] = []
         for each in program.parameters:
@@ -90,24 +93,26 @@ def check(
     atol: float = 1e-6,
     threads: Sequence[int] = (1, 2, 3),
 ) -> dict[str, np.ndarray]:
-    """Assert that machine code agrees with the reference, with the same bits for every team size.
+    """Assert that machine code agrees with the reference; integers and bools must be equal.
 
-    Integers and bools must be equal. Returns the outputs.
+    It must give the same bits for every team size and every target that runs here. Returns the
+    outputs.
     """
-    program, _ = compiled(text)
+    program, _ = compiled(text, TARGETS_HERE[0])
     expected = {
         name: value.copy() if isinstance(value, np.ndarray) else value
         for name, value in arguments.items()
     }
     reference.run(program, expected)
     first: dict[str, np.ndarray] = {}
-    for count in threads:
-        results = run_native(text, arguments, count)
+    runs = [(count, TARGETS_HERE[0]) for count in threads]
+    for count, target in [*runs, *((1, other) for other in TARGETS_HERE[1:])]:
+        results = run_native(text, arguments, count, target)
         for name, value in results.items():
             if value.dtype.kind == "f":
                 np.testing.assert_allclose(value, expected[name], rtol=rtol, atol=atol)
             else:
                 np.testing.assert_array_equal(value, expected[name])
             first.setdefault(name, value)
-            assert first[name].tobytes() == value.tobytes(), f"{name} differs with {count} threads"
+            assert first[name].tobytes() == value.tobytes(), (name, count, target)
     return first

@@ -76,9 +76,7 @@ class Model:
         lowered = self.lower(wrapper)
         names = [each.name for each in lowered.program.parameters]
         copies = [each.copy() if isinstance(each, np.ndarray) else each for each in arrays]
-        reference.run(
-            lowered.program, dict(zip(names, copies, strict=True)), reverse_parallel=True
-        )
+        reference.run(lowered.program, dict(zip(names, copies, strict=True)), reverse_parallel=True)
         return reference.run(lowered.program, dict(zip(names, arrays, strict=True)))
 
     def error(self, wrapper: str = "wrappers:host", **keywords: Any) -> AotcError:

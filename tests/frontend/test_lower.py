@@ -110,6 +110,13 @@ BODIES = {
     "out[:] = x\nlow = out[:, 0:4]\nout[:, 0:4] = out[:, 4:8]\nout[:, 4:8] = low": (
         lambda x: np.roll(x, 4, 1)
     ),
+    # Two names of one memory.
+    "same = out\nfor i in pl.range(3):\n    out[i, :] = x[i, :]\n    same[i, 0] = same[i, 1]": (
+        lambda x: np.concatenate([x[:, 1:2], x[:, 1:]], 1)
+    ),
+    "block = 2.0\nwith pl.spmd(1):\n    j = pl.tile.get_block_idx()\n    out[:] = x * block": (
+        lambda x: x * 2
+    ),
     # A comparison of tensors, and of their shape at compile time.
     "pl.static_assert(x.shape[1] == 8, 'width')\npl.static_print('x', x)\nout[:] = x": lambda x: x,
     "y: pl.Tensor[[B, H], pl.FP32] = x + 1.0\nout[:] = y": lambda x: x + 1,
@@ -163,7 +170,10 @@ def test_parameters_returns_and_names(model: Any) -> None:
     )
     assert lowered.contract.returns == ("second", "first")
     assert [each.name for each in lowered.contract.symbols] == ["B"]
-    assert lowered.files == ("wrappers.py", "kernels.py")
+    assert [name for name, digest in lowered.files.items() if digest] == [
+        "wrappers.py",
+        "kernels.py",
+    ]
     assert lowered.warnings == ()
     assert lowered.program.name == "host"
     assert lowered.program.parameters[1].variable == ScalarVar("n", INT32)
@@ -249,7 +259,7 @@ def test_views_on_the_control_plane_share_memory(model: Any) -> None:
 
             @pl.jit.incore
             def fill(part: pl.Out[pl.Tensor[[1, H], pl.FP32]], value: pl.Scalar[pl.FP32]):
-                part[:] = pl.full([1, H], dtype=pl.FP32, value=value)
+                part[:] = pl.full([1, H], dtype=pl.FP32, value=0.0) + value
                 return part
 
             @pl.jit.host
@@ -301,6 +311,31 @@ def test_a_program_class(model: Any) -> None:
         x, out = rows(), zeros()
         model.run(x, out, wrapper=wrapper)
         np.testing.assert_array_equal(out, x + 1)
+
+
+def test_a_program_class_leaves_directions_to_the_compiler(model: Any) -> None:
+    model.write(
+        wrappers="""
+            import pypto.language as pl
+
+            @pl.program
+            class P:
+                @pl.function(type=pl.FunctionType.InCore)
+                def copy(self, x: pl.Tensor[[3, H], pl.FP32],
+                         out: pl.Out[pl.Tensor[[3, H], pl.FP32]]):
+                    return pl.store(pl.load(x, [0, 0], [3, H]), [0, 0], out)
+
+                @pl.function(type=pl.FunctionType.Orchestration)
+                def main(self, x: pl.Tensor[[3, H], pl.FP32], out: pl.Tensor[[3, H], pl.FP32]):
+                    out = self.copy(x, out)
+                    return out
+            """
+    )
+    lowered = model.lower("wrappers:P")
+    expected = [Direction.IN, Direction.INOUT]
+    assert [each.direction for each in lowered.contract.parameters] == expected
+    assert [each.direction for each in lowered.program.parameters] == expected
+    assert lowered.contract.returns == ("out",)
 
 
 def test_spmd_runs_a_kernel_once_a_block(model: Any) -> None:
@@ -376,7 +411,8 @@ def test_helpers_in_python_and_closures_are_compile_time(model: Any) -> None:
     x, out = rows(), zeros()
     model.run(x, out)
     np.testing.assert_array_equal(out, x * 3 + 11)
-    assert model.lower().files == ("wrappers.py", "constants.py")
+    files = model.lower().files
+    assert [name for name, digest in files.items() if digest] == ["wrappers.py", "constants.py"]
 
 
 def test_bind_dynamic_names_an_extent(model: Any) -> None:

@@ -4,7 +4,7 @@
 // Every element of C is accumulated in one fixed order, whatever the number of rows, columns or
 // threads, so a row alone and the same row within a batch give the same bits:
 //   nn: B[k][n], columns contiguous: one fused multiply-add per k, k ascending.
-//   nt: B[n][k], k contiguous: eight partial sums, lane k % 8, added as a tree at the end.
+//   nt: B[n][k], k contiguous: sixteen partial sums, lane k % 16, added as a tree at the end.
 
 AOTC_INLINE float aotc_at_ELEMENT(const STORAGE *p, int64_t i) {
     return AOTC_TO_FLOAT_ELEMENT(p[i]);
@@ -14,22 +14,22 @@ AOTC_INLINE float aotc_at_ELEMENT(const STORAGE *p, int64_t i) {
 AOTC_INLINE void aotc_nn_strip_ELEMENT(int rows, int depth, int64_t n, const STORAGE *a,
                                        int64_t a_row, int64_t a_column, const STORAGE *b,
                                        int64_t b_row, float *c, int64_t c_row, int first) {
-    float x[4][8];
+    float x[AOTC_STRIP_ROWS][8];
     for (int i = 0; i < rows; ++i)
         for (int r = 0; r < depth; ++r)
             x[i][r] = aotc_at_ELEMENT(a, i * a_row + r * a_column);
     int64_t j = 0;
-    for (; j + 8 <= n; j += 8) {
-        aotc_f8 sum[4];
+    for (; j + 16 <= n; j += 16) {
+        aotc_v16 sum[AOTC_STRIP_ROWS];
         for (int i = 0; i < rows; ++i)
-            sum[i] = first ? (aotc_f8){0} : *(const aotc_f8u *)(c + i * c_row + j);
+            sum[i] = first ? (aotc_v16){0} : *(const aotc_v16u *)(c + i * c_row + j);
         for (int r = 0; r < depth; ++r) {
-            aotc_f8 w = aotc_load8_ELEMENT(b + r * b_row + j);
+            aotc_v16 w = aotc_load16_ELEMENT(b + r * b_row + j);
             for (int i = 0; i < rows; ++i)
                 sum[i] = __builtin_elementwise_fma(aotc_splat(x[i][r]), w, sum[i]);
         }
         for (int i = 0; i < rows; ++i)
-            *(aotc_f8u *)(c + i * c_row + j) = sum[i];
+            *(aotc_v16u *)(c + i * c_row + j) = sum[i];
     }
     for (; j < n; ++j)
         for (int i = 0; i < rows; ++i) {
@@ -46,53 +46,79 @@ static void aotc_nn_few_ELEMENT(int64_t m, int64_t n, int64_t k, const STORAGE *
     for (int64_t p = 0; p < k; p += 8) {
         int depth = k - p < 8 ? (int)(k - p) : 8;
         int first = p == 0 && !accumulate;
-        for (int64_t i = 0; i < m; i += 4) {
-            int rows = m - i < 4 ? (int)(m - i) : 4;
+        for (int64_t i = 0; i < m; i += AOTC_STRIP_ROWS) {
+            int rows = m - i < AOTC_STRIP_ROWS ? (int)(m - i) : AOTC_STRIP_ROWS;
             const STORAGE *x = a + i * a_row + p * a_column;
             const STORAGE *w = b + p * b_row;
             float *y = c + i * c_row;
 #define AOTC_STRIP(ROWS, DEPTH) \
     aotc_nn_strip_ELEMENT(ROWS, DEPTH, n, x, a_row, a_column, w, b_row, y, c_row, first)
             if (depth < 8) AOTC_STRIP(rows, depth);
-            else if (rows == 4) AOTC_STRIP(4, 8);
-            else if (rows == 3) AOTC_STRIP(3, 8);
+            else if (rows == 1) AOTC_STRIP(1, 8);
             else if (rows == 2) AOTC_STRIP(2, 8);
-            else AOTC_STRIP(1, 8);
+            else if (rows == 3) AOTC_STRIP(3, 8);
+            else if (rows == 4) AOTC_STRIP(4, 8);
+#if AOTC_STRIP_ROWS > 4
+            else if (rows == 5) AOTC_STRIP(5, 8);
+            else if (rows == 6) AOTC_STRIP(6, 8);
+            else if (rows == 7) AOTC_STRIP(7, 8);
+            else AOTC_STRIP(8, 8);
+#endif
 #undef AOTC_STRIP
         }
     }
 }
 
-// nn, many rows: panels of B, AOTC_DEPTH x 16, are packed in scratch; tiles of six rows of A too.
-AOTC_INLINE void aotc_nn_tile_ELEMENT(int rows, int64_t k, const float *a, const STORAGE *b,
-                                      float *c, int64_t c_row, int first) {
-    aotc_f8 sum[6][2];
+// nn, many rows: a block of B is packed into panels of sixteen columns, and a tile of A as floats.
+AOTC_INLINE void aotc_nn_tile_ELEMENT(int rows, int panels, int64_t k, const float *a,
+                                      const STORAGE *b, float *c, int64_t c_row, int first) {
+    aotc_v16 sum[AOTC_TILE_ROWS][AOTC_TILE_PANELS];
     for (int i = 0; i < rows; ++i)
-        for (int h = 0; h < 2; ++h)
-            sum[i][h] = first ? (aotc_f8){0} : *(const aotc_f8u *)(c + i * c_row + 8 * h);
+        for (int h = 0; h < panels; ++h)
+            sum[i][h] = first ? (aotc_v16){0} : *(const aotc_v16u *)(c + i * c_row + 16 * h);
     for (int64_t p = 0; p < k; ++p) {
-        aotc_f8 w0 = aotc_load8_ELEMENT(b + p * 16);
-        aotc_f8 w1 = aotc_load8_ELEMENT(b + p * 16 + 8);
+        aotc_v16 w[AOTC_TILE_PANELS];
+        for (int h = 0; h < panels; ++h) w[h] = aotc_load16_ELEMENT(b + (h * k + p) * 16);
         for (int i = 0; i < rows; ++i) {
-            aotc_f8 x = aotc_splat(a[p * 6 + i]);
-            sum[i][0] = __builtin_elementwise_fma(x, w0, sum[i][0]);
-            sum[i][1] = __builtin_elementwise_fma(x, w1, sum[i][1]);
+            aotc_v16 x = aotc_splat(a[p * AOTC_TILE_ROWS + i]);
+            for (int h = 0; h < panels; ++h)
+                sum[i][h] = __builtin_elementwise_fma(x, w[h], sum[i][h]);
         }
     }
     for (int i = 0; i < rows; ++i)
-        for (int h = 0; h < 2; ++h)
-            *(aotc_f8u *)(c + i * c_row + 8 * h) = sum[i][h];
+        for (int h = 0; h < panels; ++h)
+            *(aotc_v16u *)(c + i * c_row + 16 * h) = sum[i][h];
 }
 
-static void aotc_nn_rows_ELEMENT(int rows, int64_t k, const float *a, const STORAGE *b, float *c,
-                                 int64_t c_row, int first) {
-    switch (rows) {
-    case 6: aotc_nn_tile_ELEMENT(6, k, a, b, c, c_row, first); break;
-    case 5: aotc_nn_tile_ELEMENT(5, k, a, b, c, c_row, first); break;
-    case 4: aotc_nn_tile_ELEMENT(4, k, a, b, c, c_row, first); break;
-    case 3: aotc_nn_tile_ELEMENT(3, k, a, b, c, c_row, first); break;
-    case 2: aotc_nn_tile_ELEMENT(2, k, a, b, c, c_row, first); break;
-    default: aotc_nn_tile_ELEMENT(1, k, a, b, c, c_row, first); break;
+static void aotc_nn_rows_ELEMENT(int rows, int panels, int64_t k, const float *a, const STORAGE *b,
+                                 float *c, int64_t c_row, int first) {
+#define AOTC_ROWS(ROWS) \
+    case ROWS: aotc_nn_tile_ELEMENT(ROWS, AOTC_TILE_PANELS, k, a, b, c, c_row, first); break;
+    if (panels == AOTC_TILE_PANELS)
+        switch (rows) {
+            AOTC_ROWS(1) AOTC_ROWS(2) AOTC_ROWS(3) AOTC_ROWS(4) AOTC_ROWS(5) AOTC_ROWS(6)
+#if AOTC_TILE_ROWS > 6
+            AOTC_ROWS(7) AOTC_ROWS(8) AOTC_ROWS(9) AOTC_ROWS(10) AOTC_ROWS(11) AOTC_ROWS(12)
+#endif
+        }
+#undef AOTC_ROWS
+    else
+        for (int i = 0; i < rows; ++i)
+            for (int h = 0; h < panels; ++h)
+                aotc_nn_tile_ELEMENT(1, 1, k, a + i, b + h * k * 16, c + i * c_row + h * 16, c_row,
+                                     first);
+}
+
+// Pack B[0:depth][0:width] into panels; the columns that the last one lacks are zero.
+static void aotc_nn_pack_ELEMENT(int64_t depth, int64_t width, const STORAGE *b, int64_t b_row,
+                                 STORAGE *panels) {
+    for (int64_t r = 0; r < depth; ++r) {
+        const STORAGE *from = b + r * b_row;
+        int64_t s = 0;
+        for (; s + 16 <= width; s += 16)
+            __builtin_memcpy_inline(panels + s * depth + r * 16, from + s, 16 * sizeof(STORAGE));
+        for (int64_t l = 0; s < width && l < 16; ++l)
+            panels[s * depth + r * 16 + l] = s + l < width ? from[s + l] : (STORAGE)0;
     }
 }
 
@@ -100,107 +126,112 @@ static void aotc_nn_many_ELEMENT(int64_t m, int64_t n, int64_t k, const STORAGE 
                                  int64_t a_column, const STORAGE *b, int64_t b_row, float *c,
                                  int64_t c_row, int accumulate, void *scratch) {
     float *rows = scratch;
-    STORAGE *panels = (STORAGE *)(rows + AOTC_DEPTH * 6);
-    for (int64_t j = 0; j < n; j += AOTC_WIDTH) {
-        int64_t width = n - j < AOTC_WIDTH ? n - j : AOTC_WIDTH;
-        for (int64_t p = 0; p < k; p += AOTC_DEPTH) {
-            int64_t depth = k - p < AOTC_DEPTH ? k - p : AOTC_DEPTH;
+    STORAGE *panels = (STORAGE *)(rows + AOTC_DEPTH * AOTC_TILE_ROWS);
+    // Few rows pay for long reads of B's rows, many for staying long on a tile of C.
+    const int64_t most = m <= 48 ? 128 : AOTC_DEPTH;
+    for (int64_t j = 0; j < n; j += AOTC_BLOCK / most) {
+        int64_t width = n - j < AOTC_BLOCK / most ? n - j : AOTC_BLOCK / most;
+        for (int64_t p = 0; p < k; p += most) {
+            int64_t depth = k - p < most ? k - p : most;
             int first = p == 0 && !accumulate;
-            for (int64_t r = 0; r < depth; ++r)
-                for (int64_t s = 0; s < width; s += 16)
-                    for (int64_t l = 0; l < 16; ++l)
-                        panels[s * depth + r * 16 + l] =
-                            s + l < width ? b[(p + r) * b_row + j + s + l] : (STORAGE)0;
-            for (int64_t i = 0; i < m; i += 6) {
-                int count = m - i < 6 ? (int)(m - i) : 6;
-                for (int64_t r = 0; r < depth; ++r)
-                    for (int t = 0; t < count; ++t)
-                        rows[r * 6 + t] =
+            aotc_nn_pack_ELEMENT(depth, width, b + p * b_row + j, b_row, panels);
+            for (int64_t i = 0; i < m; i += AOTC_TILE_ROWS) {
+                int count = m - i < AOTC_TILE_ROWS ? (int)(m - i) : AOTC_TILE_ROWS;
+                for (int t = 0; t < count; ++t)
+                    for (int64_t r = 0; r < depth; ++r)
+                        rows[r * AOTC_TILE_ROWS + t] =
                             aotc_at_ELEMENT(a, (i + t) * a_row + (p + r) * a_column);
-                for (int64_t s = 0; s < width; s += 16) {
-                    float *y = c + i * c_row + j + s;
-                    const STORAGE *panel = panels + s * depth;
-                    if (width - s >= 16) {
-                        aotc_nn_rows_ELEMENT(count, depth, rows, panel, y, c_row, first);
-                        continue;
-                    }
-                    float edge[6 * 16] = {0};
-                    for (int t = 0; t < count && !first; ++t)
-                        for (int64_t l = 0; l < width - s; ++l)
-                            edge[t * 16 + l] = y[t * c_row + l];
-                    aotc_nn_rows_ELEMENT(count, depth, rows, panel, edge, 16, first);
-                    for (int t = 0; t < count; ++t)
-                        for (int64_t l = 0; l < width - s; ++l)
-                            y[t * c_row + l] = edge[t * 16 + l];
+                int64_t s = 0;
+                for (; s + 16 <= width;) {
+                    int next = width - s >= 16 * AOTC_TILE_PANELS ? AOTC_TILE_PANELS : 1;
+                    aotc_nn_rows_ELEMENT(count, next, depth, rows, panels + s * depth,
+                                         c + i * c_row + j + s, c_row, first);
+                    s += 16 * next;
+                }
+                float *y = c + i * c_row + j + s;
+                for (int t = 0; s < width && t < count; ++t) {
+                    float edge[16] = {0};
+                    for (int64_t l = 0; l < width - s && !first; ++l) edge[l] = y[t * c_row + l];
+                    aotc_nn_rows_ELEMENT(1, 1, depth, rows + t, panels + s * depth, edge, 16,
+                                         first);
+                    for (int64_t l = 0; l < width - s; ++l) y[t * c_row + l] = edge[l];
                 }
             }
         }
     }
 }
 
-// nt: `rows` rows of A against `columns` rows of B.
-AOTC_INLINE void aotc_nt_tile_ELEMENT(int rows, int columns, int64_t k, const STORAGE *a,
+// nt: `rows` rows of A, as floats, against `columns` rows of B.
+AOTC_INLINE void aotc_nt_tile_ELEMENT(int rows, int columns, int64_t k, const float *a,
                                       int64_t a_row, const STORAGE *b, int64_t b_row, float *c,
                                       int64_t c_row, int accumulate) {
-    aotc_f8 sum[4][8];
+    aotc_v16 sum[AOTC_DOT_ROWS][AOTC_DOT_COLUMNS];
     for (int i = 0; i < rows; ++i)
         for (int j = 0; j < columns; ++j)
-            sum[i][j] = (aotc_f8){0};
+            sum[i][j] = (aotc_v16){0};
     int64_t p = 0;
-    for (; p + 8 <= k; p += 8) {
-        aotc_f8 x[4];
-        for (int i = 0; i < rows; ++i)
-            x[i] = aotc_load8_ELEMENT(a + i * a_row + p);
+    for (; p + 16 <= k; p += 16)
         for (int j = 0; j < columns; ++j) {
-            aotc_f8 w = aotc_load8_ELEMENT(b + j * b_row + p);
+            aotc_v16 w = aotc_load16_ELEMENT(b + j * b_row + p);
             for (int i = 0; i < rows; ++i)
-                sum[i][j] = __builtin_elementwise_fma(x[i], w, sum[i][j]);
+                sum[i][j] = __builtin_elementwise_fma(*(const aotc_v16u *)(a + i * a_row + p), w,
+                                                      sum[i][j]);
         }
-    }
     if (p < k)
-        for (int j = 0; j < columns; ++j)
-            for (int i = 0; i < rows; ++i) {
-                aotc_f8 x = {0}, w = {0};
-                for (int64_t l = 0; l < k - p; ++l) {
-                    x[l] = aotc_at_ELEMENT(a, i * a_row + p + l);
-                    w[l] = aotc_at_ELEMENT(b, j * b_row + p + l);
-                }
-                sum[i][j] = __builtin_elementwise_fma(x, w, sum[i][j]);
-            }
+        for (int j = 0; j < columns; ++j) {
+            aotc_v16 w = {0};
+            for (int64_t l = 0; l < k - p; ++l) w[l] = aotc_at_ELEMENT(b, j * b_row + p + l);
+            // The rows of A end in zeros.
+            for (int i = 0; i < rows; ++i)
+                sum[i][j] = __builtin_elementwise_fma(*(const aotc_v16u *)(a + i * a_row + p), w,
+                                                      sum[i][j]);
+        }
     for (int i = 0; i < rows; ++i)
         for (int j = 0; j < columns; ++j) {
-            float total = aotc_sum8(sum[i][j]);
+            float total = aotc_sum16(sum[i][j]);
             c[i * c_row + j] = accumulate ? c[i * c_row + j] + total : total;
         }
 }
 
+static void aotc_nt_rows_ELEMENT(int rows, int64_t n, int64_t k, const float *a, int64_t a_row,
+                                 const STORAGE *b, int64_t b_row, float *c, int64_t c_row,
+                                 int accumulate) {
+    int64_t j = 0;
+#define AOTC_TILE(ROWS, COLUMNS) \
+    for (; j + (COLUMNS) <= n; j += (COLUMNS)) \
+        aotc_nt_tile_ELEMENT(ROWS, COLUMNS, k, a, a_row, b + j * b_row, b_row, c + j, c_row, \
+                             accumulate);
+#define AOTC_ROWS(ROWS, COLUMNS) case ROWS: AOTC_TILE(ROWS, COLUMNS) AOTC_TILE(ROWS, 1) break;
+    switch (rows) {
+        AOTC_ROWS(1, AOTC_DOT_COLUMNS) AOTC_ROWS(2, AOTC_DOT_COLUMNS / 2)
+        AOTC_ROWS(3, AOTC_DOT_COLUMNS / 4) AOTC_ROWS(4, AOTC_DOT_COLUMNS / 4)
+        AOTC_ROWS(5, AOTC_DOT_COLUMNS / 4) AOTC_ROWS(6, AOTC_DOT_COLUMNS / 4)
+#if AOTC_DOT_ROWS > 6
+        AOTC_ROWS(7, AOTC_DOT_COLUMNS / 4) AOTC_ROWS(8, AOTC_DOT_COLUMNS / 4)
+#endif
+    }
+#undef AOTC_ROWS
+#undef AOTC_TILE
+}
+
 static void aotc_nt_ELEMENT(int64_t m, int64_t n, int64_t k, const STORAGE *a, int64_t a_row,
                             const STORAGE *b, int64_t b_row, float *c, int64_t c_row,
-                            int accumulate) {
-    for (int64_t j = 0; j < n; j += 8) {
-        int64_t width = n - j < 8 ? n - j : 8;
-        for (int64_t i = 0; i < m;) {
-            const STORAGE *x = a + i * a_row;
-            const STORAGE *w = b + j * b_row;
-            float *y = c + i * c_row + j;
-#define AOTC_TILE(ROWS, COLUMNS, AT) \
-    aotc_nt_tile_ELEMENT(ROWS, COLUMNS, k, x, a_row, w + (AT) * b_row, b_row, y + (AT), c_row, \
-                         accumulate)
-            int64_t s = 0;
-            if (m - i >= 4) {
-                for (; s + 2 <= width; s += 2) AOTC_TILE(4, 2, s);
-                for (; s < width; ++s) AOTC_TILE(4, 1, s);
-                i += 4;
-            } else if (m - i >= 2) {
-                for (; s + 4 <= width; s += 4) AOTC_TILE(2, 4, s);
-                for (; s < width; ++s) AOTC_TILE(2, 1, s);
-                i += 2;
-            } else {
-                for (; s + 8 <= width; s += 8) AOTC_TILE(1, 8, s);
-                for (; s < width; ++s) AOTC_TILE(1, 1, s);
-                i += 1;
+                            int accumulate, float *scratch) {
+    // As many rows of A as scratch holds are converted at once; B is read once for them.
+    const int64_t row = (k + 15) / 16 * 16;
+    const int64_t most = AOTC_BLOCK / row;
+    for (int64_t g = 0; g < m; g += most) {
+        int64_t count = m - g < most ? m - g : most;
+        for (int64_t i = 0; i < count; ++i)
+            for (int64_t p = 0; p < row; ++p)
+                scratch[i * row + p] = p < k ? aotc_at_ELEMENT(a, (g + i) * a_row + p) : 0.0f;
+        for (int64_t j = 0; j < n; j += AOTC_DOT_COLUMNS) {
+            int64_t width = n - j < AOTC_DOT_COLUMNS ? n - j : AOTC_DOT_COLUMNS;
+            for (int64_t i = 0; i < count; i += AOTC_DOT_ROWS) {
+                int rows = count - i < AOTC_DOT_ROWS ? (int)(count - i) : AOTC_DOT_ROWS;
+                aotc_nt_rows_ELEMENT(rows, width, k, scratch + i * row, row, b + j * b_row, b_row,
+                                     c + (g + i) * c_row + j, c_row, accumulate);
             }
-#undef AOTC_TILE
         }
     }
 }
@@ -224,8 +255,8 @@ static void aotc_matmul_ELEMENT(int64_t m, int64_t n_first, int64_t n_last, int6
         aotc_nn_few_ELEMENT(m, n, k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
     else if (b_column == 1)
         aotc_nn_many_ELEMENT(m, n, k, a, a_row, a_column, b, b_row, c, c_row, accumulate, scratch);
-    else if (b_row == 1 && a_column == 1)
-        aotc_nt_ELEMENT(m, n, k, a, a_row, b, b_column, c, c_row, accumulate);
+    else if (b_row == 1 && a_column == 1 && k <= AOTC_BLOCK)
+        aotc_nt_ELEMENT(m, n, k, a, a_row, b, b_column, c, c_row, accumulate, scratch);
     else
         for (int64_t i = 0; i < m; ++i)
             for (int64_t j = 0; j < n; ++j) {

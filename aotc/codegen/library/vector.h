@@ -1,31 +1,51 @@
-// Vectors of eight floats, in GCC's vector extension: each target lowers them to its registers.
+// Vectors of sixteen floats, in GCC's vector extension: each target lowers them to its registers.
 
-typedef float aotc_f8 __attribute__((vector_size(32)));
-typedef float aotc_f8u __attribute__((vector_size(32), aligned(4)));
-typedef uint16_t aotc_u16x8 __attribute__((vector_size(16), aligned(2)));
-typedef uint32_t aotc_u32x8 __attribute__((vector_size(32)));
-typedef _Float16 aotc_h8 __attribute__((vector_size(16), aligned(2)));
+typedef float aotc_v16 __attribute__((vector_size(64)));
+typedef float aotc_v16u __attribute__((vector_size(64), aligned(4)));
+typedef uint16_t aotc_u16x16 __attribute__((vector_size(32), aligned(2)));
+typedef uint32_t aotc_u32x16 __attribute__((vector_size(64)));
+typedef _Float16 aotc_h16 __attribute__((vector_size(32), aligned(2)));
 
+// How many rows and columns of sixteen a contraction keeps in registers, of which AVX-512 has 32 of
+// 16 floats, NEON 32 of 4 and AVX2 16 of 8.
+#if defined(__AVX512F__)
+#define AOTC_TILE_ROWS 12
+#define AOTC_TILE_PANELS 2
+#define AOTC_STRIP_ROWS 8
+#define AOTC_DOT_ROWS 8
+#define AOTC_DOT_COLUMNS 8
+#else
+#define AOTC_TILE_ROWS 6
+#define AOTC_TILE_PANELS 1
+#define AOTC_STRIP_ROWS 4
+#define AOTC_DOT_ROWS 6
+#define AOTC_DOT_COLUMNS 4
+#endif
+// Rows of a block of B that is packed at once, and its elements.
 #define AOTC_DEPTH 512
-#define AOTC_WIDTH 256
-#define AOTC_MATMUL_SCRATCH (AOTC_DEPTH * 6 * 4 + AOTC_DEPTH * AOTC_WIDTH * 4)
+#define AOTC_BLOCK (256 * 1024)
+#define AOTC_MATMUL_SCRATCH (AOTC_DEPTH * AOTC_TILE_ROWS * 4 + AOTC_BLOCK * 4)
 
-AOTC_INLINE aotc_f8 aotc_splat(float x) { return (aotc_f8){x, x, x, x, x, x, x, x}; }
+AOTC_INLINE aotc_v16 aotc_splat(float x) {
+    return (aotc_v16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
 
-// ((0+4) + (2+6)) + ((1+5) + (3+7))
-AOTC_INLINE float aotc_sum8(aotc_f8 v) {
-    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+// As a tree of halves: lane l and l + 8, then 4, 2 and 1 apart.
+AOTC_INLINE float aotc_sum16(aotc_v16 v) {
+    for (int half = 8; half > 0; half /= 2)
+        for (int l = 0; l < half; ++l) v[l] += v[l + half];
+    return v[0];
 }
 
 #define AOTC_TO_FLOAT_bf16(x) aotc_float_from_bf16(x)
 #define AOTC_TO_FLOAT_fp16(x) ((float)(x))
 #define AOTC_TO_FLOAT_fp32(x) (x)
 
-AOTC_INLINE aotc_f8 aotc_load8_bf16(const aotc_bf16 *p) {
-    aotc_u32x8 wide = __builtin_convertvector(*(const aotc_u16x8 *)p, aotc_u32x8) << 16;
-    return (aotc_f8)wide;
+AOTC_INLINE aotc_v16 aotc_load16_bf16(const aotc_bf16 *p) {
+    aotc_u32x16 wide = __builtin_convertvector(*(const aotc_u16x16 *)p, aotc_u32x16) << 16;
+    return (aotc_v16)wide;
 }
-AOTC_INLINE aotc_f8 aotc_load8_fp16(const _Float16 *p) {
-    return __builtin_convertvector(*(const aotc_h8 *)p, aotc_f8);
+AOTC_INLINE aotc_v16 aotc_load16_fp16(const _Float16 *p) {
+    return __builtin_convertvector(*(const aotc_h16 *)p, aotc_v16);
 }
-AOTC_INLINE aotc_f8 aotc_load8_fp32(const float *p) { return *(const aotc_f8u *)p; }
+AOTC_INLINE aotc_v16 aotc_load16_fp32(const float *p) { return *(const aotc_v16u *)p; }

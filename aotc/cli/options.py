@@ -1,0 +1,104 @@
+"""The options that commands share, and the places they default to."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+import aotc
+from aotc.cli.output import Printer
+from aotc.store.artifact import NotFoundError
+from aotc.store.layout import StoreError
+
+Function = Callable[..., Any]
+_DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+
+@dataclass(frozen=True)
+class Project:
+    """Where the model configs are, and where the artifacts."""
+
+    models: Path
+    store: Path
+
+
+def models_option(function: Function) -> Function:
+    """Add `--models-dir`, passed as `models_dir`."""
+    return click.option(
+        "--models-dir",
+        type=_DIRECTORY,
+        envvar="AOTC_MODELS_DIR",
+        default=find_models,
+        show_default="the nearest `models` upward",
+        show_envvar=True,
+        help="Folder of the model configs.",
+    )(function)
+
+
+def project_options(function: Function) -> Function:
+    """Add `--models-dir` and `--store`, passed as the Project `project`."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, models_dir: Path, store: Path | None, **options: Any) -> Any:
+        project = Project(models_dir, beside(models_dir) if store is None else store)
+        return function(*args, project=project, **options)
+
+    store_option = click.option(
+        "--store",
+        type=_DIRECTORY,
+        envvar="AOTC_STORE",
+        show_default="`artifacts` beside the models",
+        show_envvar=True,
+        help="Folder of the artifacts.",
+    )
+    return models_option(store_option(wrapper))
+
+
+def output_options(function: Function) -> Function:
+    """Add `--json` and `--quiet`, passed as the Printer `printer`."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, as_json: bool, quiet: bool, **options: Any) -> Any:
+        return function(*args, printer=Printer(quiet=quiet, as_json=as_json), **options)
+
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    quiet = click.option("-q", "--quiet", is_flag=True, help="Print data and errors only.")
+    return as_json(quiet(wrapper))
+
+
+@contextmanager
+def needs_build(model: str, *, names_are_known: bool = True) -> Iterator[None]:
+    """Say how to make the artifacts of `model` where they turn out not to be there.
+
+    If `names_are_known`, also where the store has others: their names are no help then.
+    """
+    try:
+        yield
+    except (NotFoundError, StoreError) as error:
+        if error.hint is None or (names_are_known and isinstance(error, NotFoundError)):
+            error.hint = f"`aotc build {model}` makes it"
+        raise
+
+
+def find_models() -> Path:
+    """Return the nearest folder `models` with a config, from the current directory upward.
+
+    Where there is none it is the one of the checkout that aotc runs from.
+    """
+    for folder in (Path(), *Path.cwd().parents):
+        if any((folder / "models").glob("*.yaml")):
+            return folder / "models"
+    checkout = Path(aotc.__file__).parents[1] / "models"
+    return checkout if checkout.is_dir() else Path("models")
+
+
+def beside(models: Path) -> Path:
+    """Return the default store for the configs in `models`."""
+    return Path(os.path.normpath(models / ".." / "artifacts"))

@@ -1,0 +1,85 @@
+"""A task in a fresh Python process: it goes in, answers come out, line by line.
+
+What a process does cannot depend on what this one has imported, and its crash is an answer too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+import aotc
+from aotc.errors import AotcError
+
+Answer = TypeVar("Answer", bound=msgspec.Struct)
+
+
+class ChildError(AotcError):
+    """The process ended without an answer: how, and the last it said."""
+
+
+def run(
+    task: msgspec.Struct,
+    answer: type[Answer],
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Answer]:
+    """Yield the answers of `python -m aotc.verify` to `task`, as they come.
+
+    The process runs in `folder`, with `environment` added. Raises ChildError where it fails.
+    """
+    package = str(Path(aotc.__file__).parents[1])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    added = {"PYTHONPATH": os.pathsep.join(paths), **(environment or {})}
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "aotc.verify"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=folder,
+            env={**os.environ, **added},
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            with process.stdin, process.stdout:
+                process.stdin.write(msgspec.json.encode(task))
+                process.stdin.close()
+                for line in process.stdout:
+                    yield msgspec.json.decode(line, type=answer)
+            code = process.wait()
+        except BrokenPipeError:
+            code = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+        if code != 0:
+            log.seek(0)
+            raise ChildError(_describe(code, log.read().strip().splitlines()))
+
+
+def serve(task: Any, answer: Callable[[Any], Iterator[msgspec.Struct]]) -> None:
+    """Be the process: read a task of the type, or types, `task`; write the answers."""
+    # Whatever the sources print must not come between the answers.
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)
+        for each in answer(msgspec.json.decode(sys.stdin.buffer.read(), type=task)):
+            answers.write(msgspec.json.encode(each) + b"\n")
+            answers.flush()
+
+
+def _describe(code: int, log: list[str]) -> str:
+    last = f": {log[-1]}" if log else ""
+    if code < 0:
+        return f"the process was ended by {signal.Signals(-code).name}{last}"
+    return f"the process ended with exit code {code}{last}"
