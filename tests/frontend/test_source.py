@@ -53,9 +53,7 @@ def test_a_file_that_would_have_been_read_first_is_recorded_as_absent(model: Any
     absent = {name for name, digest in model.lower().files.items() if digest is None}
     assert "helpers/__init__.py" in absent
     (model.source / "helpers").mkdir()
-    (model.source / "helpers" / "__init__.py").write_text("def twice(x):
-    return 2 * x
-")
+    (model.source / "helpers" / "__init__.py").write_text("def twice(x):\n    return 2 * x\n")
     assert model.lower().files["helpers/__init__.py"] is not None
 
 
