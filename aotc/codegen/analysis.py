@@ -404,7 +404,19 @@ class _Analyser:
                 return use.operand == operand
             case Update(source=source):
                 return use.operand == source
+            case Matmul(left=left, right=right):
+                # A contraction converts what it reads: an exact conversion needs no storage.
+                return use.operand in (left, right) and self._widens(value)
         return False
+
+    def _widens(self, value: TensorVar) -> bool:
+        """Whether `value` has the elements of a tensor in memory, exactly converted."""
+        operation = self.operations[value.name]
+        row = self.table[operation.op]
+        arguments = row.arguments(operation)
+        assert isinstance(row.lowering, Pointwise)
+        name = row.lowering.exact(arguments)
+        return name is not None and self.result.forms[arguments[name].name] is not Form.INLINE
 
     def _updated_between(self, values: set[str], name: str, last: int) -> bool:
         """Whether storage that `values` name is updated after `name` is defined, before `last`."""

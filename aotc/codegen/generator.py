@@ -88,7 +88,7 @@ class Generated:
     items: list[Item]
     shared: list[Buffer]
     private: list[Buffer]
-    element_types: set[DType]
+    element_types: set[tuple[DType, DType]]
 
 
 def generate_items(program: Program) -> Generated:
@@ -130,7 +130,7 @@ class _Generator:
         self.accesses: dict[str, Access] = {}
         self.inlined: dict[str, Operation] = {}
         self.buffers: list[Buffer] = []
-        self.element_types: set[DType] = set()
+        self.element_types: set[tuple[DType, DType]] = set()
         self.position = 0
         self.team = True
         self.group = Group()
@@ -396,9 +396,10 @@ class _Generator:
     def _matmul(self, operation: Operation, matmul: Matmul, arguments: dict[str, Any]) -> None:
         result = operation.result
         assert isinstance(result, TensorVar)
-        left, right = arguments[matmul.left], arguments[matmul.right]
+        left = self._unconverted(arguments[matmul.left])
+        right = self._unconverted(arguments[matmul.right])
         computed = INT32 if left.dtype == INT8 else FP32
-        self.element_types.add(left.dtype)
+        self.element_types.add((left.dtype, right.dtype))
         target = self._matmul_target(operation, matmul, arguments, computed)
         a, b = self.accesses[left.name], self.accesses[right.name]
         turn_left = bool(matmul.transpose_left and arguments[matmul.transpose_left])
@@ -419,8 +420,8 @@ class _Generator:
             accumulate = f"!{ctext.scalar(overwrite)}"
         lines = [
             f"// {operation.location.text}",
-            f"aotc_matmul_{left.dtype.name}({ctext.scalar(rows)}, {n_first}, {n_last}, "
-            f"{ctext.scalar(inner)},",
+            f"aotc_matmul_{left.dtype.name}_{right.dtype.name}(",
+            f"    {ctext.scalar(rows)}, {n_first}, {n_last}, {ctext.scalar(inner)},",
             f"    {a.pointer()}, {ctext.scalar(a_strides[0])}, {ctext.scalar(a_strides[1])},",
             f"    {b.pointer()}, {ctext.scalar(b_strides[0])}, {ctext.scalar(b_strides[1])},",
             f"    {target.pointer()}, {ctext.scalar(target.strides[0])}, {accumulate}, "
@@ -435,6 +436,20 @@ class _Generator:
             self.accesses[wide.name] = target
             self._store(wide, final, operation.location)
             self.accesses[result.name] = final
+
+    def _unconverted(self, value: TensorVar) -> TensorVar:
+        """Return the tensor in memory that an exact conversion, not stored itself, reads."""
+        operation = self.inlined.get(value.name)
+        if operation is None:
+            return value
+        row = self.table[operation.op]
+        assert isinstance(row.lowering, Pointwise)
+        arguments = row.arguments(operation)
+        name = row.lowering.exact(arguments)
+        assert name is not None
+        source = arguments[name]
+        assert isinstance(source, TensorVar)
+        return source
 
     def _matmul_target(
         self, operation: Operation, matmul: Matmul, arguments: dict[str, Any], computed: DType

@@ -51,15 +51,22 @@ def generate(program: Program, symbols: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _library(element_types: set[DType]) -> list[str]:
+def _library(element_types: set[tuple[DType, DType]]) -> list[str]:
     folder = resources.files("aotc")
     texts = [(folder / "runtime" / "include" / "aotc_abi.h").read_text(encoding="utf-8")]
     for name in _LIBRARY:
         texts.append((folder / "codegen" / "library" / f"{name}.h").read_text(encoding="utf-8"))
-    for dtype in sorted(element_types, key=lambda each: each.name):
-        name = "matmul" if dtype.is_float else "matmul_integer"
+    for left, right in sorted(element_types, key=str):
+        name = "matmul" if left.is_float else "matmul_integer"
         text = (folder / "codegen" / "library" / f"{name}.h").read_text(encoding="utf-8")
-        texts.append(text.replace("ELEMENT", dtype.name).replace("STORAGE", dtype.c_type))
+        for token, value in (
+            ("LEFT_TYPE", left.c_type),
+            ("RIGHT_TYPE", right.c_type),
+            ("LEFT", left.name),
+            ("RIGHT", right.name),
+        ):
+            text = text.replace(token, value)
+        texts.append(text)
     return texts
 
 

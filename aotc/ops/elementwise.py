@@ -488,6 +488,10 @@ def _cast_element(e: Elements, index: tuple[str, ...]) -> str:
     return f"aotc_to_{suffix(target)}({_TO_INTEGER[_mode(e.arguments)][0]}({value}))"
 
 
+def _exact_cast(a: Arguments) -> str | None:
+    return "input" if a["input"].dtype.is_float and a["target_type"] == FP32 else None
+
+
 def _cast_reference(a: Arguments) -> Array:
     array, target = a["input"], a["target_type"]
     if target == BOOL:
@@ -507,7 +511,7 @@ _CAST = OpDef(
     ),
     _cast_type,
     _cast_reference,
-    Pointwise(_cast_element),
+    Pointwise(_cast_element, exact=_exact_cast),
 )
 
 

@@ -97,10 +97,13 @@ class Pointwise:
     """`element(elements, index)` is the C value of the result at `index`, one text per dimension.
 
     `memory` names operands that are read at computed places, so they must stand in memory.
+    `exact(arguments)` names the operand, if any, whose elements the result has, as numbers: the
+    operation is a conversion that loses nothing.
     """
 
     element: Callable[[Elements, tuple[str, ...]], str]
     memory: tuple[str, ...] = ()
+    exact: Callable[[Arguments], str | None] = lambda _: None
 
 
 @dataclass(frozen=True)

@@ -334,6 +334,27 @@ yields(out_3)
 """,
         {"a": bf16(0, 3, 16), "b": bf16(1, 16, 24), "out": np.zeros((8, 40), np.float32)},
     ),
+    "a contraction reads what an exact cast converts": (
+        """
+program("mixed")
+a: In[fp32[5, 33]]
+b: In[bf16[33, 24]]
+c: In[fp16[24, 24]]
+out: Out[fp32[5, 24]]
+wide: fp32[33, 24] = cast(b, mode="round", target_type=fp32)
+p: fp32[5, 24] = matmul(a, wide, a_trans=False, b_trans=False, out_dtype=fp32)
+wide_c: fp32[24, 24] = cast(c, mode="round", target_type=fp32)
+q: fp32[5, 24] = matmul(p, wide_c, a_trans=False, b_trans=True, out_dtype=fp32)
+out_1: fp32[5, 24] = assemble(out, q, [0, 0])
+yields(out_1)
+""",
+        {
+            "a": normal(0, 5, 33),
+            "b": bf16(1, 33, 24),
+            "c": (0.01 * normal(2, 24, 24)).astype(np.float16),
+            "out": np.zeros((5, 24), np.float32),
+        },
+    ),
     "a transposed view is multiplied": (
         """
 program("transposed")

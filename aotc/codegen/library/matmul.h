@@ -1,30 +1,27 @@
-// Contractions C[m][n] (+)= sum over k of A[m][k] * B, for one element type; this text is pasted
-// once for each type that a program uses, with ELEMENT and STORAGE replaced.
+// Contractions C[m][n] (+)= sum over k of A[m][k] * B. This text is pasted once for each pair of
+// element types that a program uses, with LEFT and RIGHT replaced by their names, and LEFT_TYPE and
+// RIGHT_TYPE by their C types.
 //
 // Every element of C is accumulated in one fixed order, whatever the number of rows, columns or
 // threads, so a row alone and the same row within a batch give the same bits:
 //   nn: B[k][n], columns contiguous: one fused multiply-add per k, k ascending.
 //   nt: B[n][k], k contiguous: sixteen partial sums, lane k % 16, added as a tree at the end.
 
-AOTC_INLINE float aotc_at_ELEMENT(const STORAGE *p, int64_t i) {
-    return AOTC_TO_FLOAT_ELEMENT(p[i]);
-}
-
 // nn, few rows: B is read in place, eight of its rows at a time, and C stays in cache.
-AOTC_INLINE void aotc_nn_strip_ELEMENT(int rows, int depth, int64_t n, const STORAGE *a,
-                                       int64_t a_row, int64_t a_column, const STORAGE *b,
+AOTC_INLINE void aotc_nn_strip_LEFT_RIGHT(int rows, int depth, int64_t n, const LEFT_TYPE *a,
+                                       int64_t a_row, int64_t a_column, const RIGHT_TYPE *b,
                                        int64_t b_row, float *c, int64_t c_row, int first) {
     float x[AOTC_STRIP_ROWS][8];
     for (int i = 0; i < rows; ++i)
         for (int r = 0; r < depth; ++r)
-            x[i][r] = aotc_at_ELEMENT(a, i * a_row + r * a_column);
+            x[i][r] = AOTC_TO_FLOAT_LEFT(a[i * a_row + r * a_column]);
     int64_t j = 0;
     for (; j + 16 <= n; j += 16) {
         aotc_v16 sum[AOTC_STRIP_ROWS];
         for (int i = 0; i < rows; ++i)
             sum[i] = first ? (aotc_v16){0} : *(const aotc_v16u *)(c + i * c_row + j);
         for (int r = 0; r < depth; ++r) {
-            aotc_v16 w = aotc_load16_ELEMENT(b + r * b_row + j);
+            aotc_v16 w = aotc_load16_RIGHT(b + r * b_row + j);
             for (int i = 0; i < rows; ++i)
                 sum[i] = __builtin_elementwise_fma(aotc_splat(x[i][r]), w, sum[i]);
         }
@@ -35,24 +32,24 @@ AOTC_INLINE void aotc_nn_strip_ELEMENT(int rows, int depth, int64_t n, const STO
         for (int i = 0; i < rows; ++i) {
             float sum = first ? 0.0f : c[i * c_row + j];
             for (int r = 0; r < depth; ++r)
-                sum = __builtin_fmaf(x[i][r], aotc_at_ELEMENT(b, r * b_row + j), sum);
+                sum = __builtin_fmaf(x[i][r], AOTC_TO_FLOAT_RIGHT(b[r * b_row + j]), sum);
             c[i * c_row + j] = sum;
         }
 }
 
-static void aotc_nn_few_ELEMENT(int64_t m, int64_t n, int64_t k, const STORAGE *a, int64_t a_row,
-                                int64_t a_column, const STORAGE *b, int64_t b_row, float *c,
+static void aotc_nn_few_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a, int64_t a_row,
+                                int64_t a_column, const RIGHT_TYPE *b, int64_t b_row, float *c,
                                 int64_t c_row, int accumulate) {
     for (int64_t p = 0; p < k; p += 8) {
         int depth = k - p < 8 ? (int)(k - p) : 8;
         int first = p == 0 && !accumulate;
         for (int64_t i = 0; i < m; i += AOTC_STRIP_ROWS) {
             int rows = m - i < AOTC_STRIP_ROWS ? (int)(m - i) : AOTC_STRIP_ROWS;
-            const STORAGE *x = a + i * a_row + p * a_column;
-            const STORAGE *w = b + p * b_row;
+            const LEFT_TYPE *x = a + i * a_row + p * a_column;
+            const RIGHT_TYPE *w = b + p * b_row;
             float *y = c + i * c_row;
 #define AOTC_STRIP(ROWS, DEPTH) \
-    aotc_nn_strip_ELEMENT(ROWS, DEPTH, n, x, a_row, a_column, w, b_row, y, c_row, first)
+    aotc_nn_strip_LEFT_RIGHT(ROWS, DEPTH, n, x, a_row, a_column, w, b_row, y, c_row, first)
             if (depth < 8) AOTC_STRIP(rows, depth);
             else if (rows == 1) AOTC_STRIP(1, 8);
             else if (rows == 2) AOTC_STRIP(2, 8);
@@ -70,15 +67,15 @@ static void aotc_nn_few_ELEMENT(int64_t m, int64_t n, int64_t k, const STORAGE *
 }
 
 // nn, many rows: a block of B is packed into panels of sixteen columns, and a tile of A as floats.
-AOTC_INLINE void aotc_nn_tile_ELEMENT(int rows, int panels, int64_t k, const float *a,
-                                      const STORAGE *b, float *c, int64_t c_row, int first) {
+AOTC_INLINE void aotc_nn_tile_LEFT_RIGHT(int rows, int panels, int64_t k, const float *a,
+                                      const RIGHT_TYPE *b, float *c, int64_t c_row, int first) {
     aotc_v16 sum[AOTC_TILE_ROWS][AOTC_TILE_PANELS];
     for (int i = 0; i < rows; ++i)
         for (int h = 0; h < panels; ++h)
             sum[i][h] = first ? (aotc_v16){0} : *(const aotc_v16u *)(c + i * c_row + 16 * h);
     for (int64_t p = 0; p < k; ++p) {
         aotc_v16 w[AOTC_TILE_PANELS];
-        for (int h = 0; h < panels; ++h) w[h] = aotc_load16_ELEMENT(b + (h * k + p) * 16);
+        for (int h = 0; h < panels; ++h) w[h] = aotc_load16_RIGHT(b + (h * k + p) * 16);
         for (int i = 0; i < rows; ++i) {
             aotc_v16 x = aotc_splat(a[p * AOTC_TILE_ROWS + i]);
             for (int h = 0; h < panels; ++h)
@@ -90,10 +87,10 @@ AOTC_INLINE void aotc_nn_tile_ELEMENT(int rows, int panels, int64_t k, const flo
             *(aotc_v16u *)(c + i * c_row + 16 * h) = sum[i][h];
 }
 
-static void aotc_nn_rows_ELEMENT(int rows, int panels, int64_t k, const float *a, const STORAGE *b,
+static void aotc_nn_rows_LEFT_RIGHT(int rows, int panels, int64_t k, const float *a, const RIGHT_TYPE *b,
                                  float *c, int64_t c_row, int first) {
 #define AOTC_ROWS(ROWS) \
-    case ROWS: aotc_nn_tile_ELEMENT(ROWS, AOTC_TILE_PANELS, k, a, b, c, c_row, first); break;
+    case ROWS: aotc_nn_tile_LEFT_RIGHT(ROWS, AOTC_TILE_PANELS, k, a, b, c, c_row, first); break;
     if (panels == AOTC_TILE_PANELS)
         switch (rows) {
             AOTC_ROWS(1) AOTC_ROWS(2) AOTC_ROWS(3) AOTC_ROWS(4) AOTC_ROWS(5) AOTC_ROWS(6)
@@ -105,28 +102,28 @@ static void aotc_nn_rows_ELEMENT(int rows, int panels, int64_t k, const float *a
     else
         for (int i = 0; i < rows; ++i)
             for (int h = 0; h < panels; ++h)
-                aotc_nn_tile_ELEMENT(1, 1, k, a + i, b + h * k * 16, c + i * c_row + h * 16, c_row,
+                aotc_nn_tile_LEFT_RIGHT(1, 1, k, a + i, b + h * k * 16, c + i * c_row + h * 16, c_row,
                                      first);
 }
 
 // Pack B[0:depth][0:width] into panels; the columns that the last one lacks are zero.
-static void aotc_nn_pack_ELEMENT(int64_t depth, int64_t width, const STORAGE *b, int64_t b_row,
-                                 STORAGE *panels) {
+static void aotc_nn_pack_LEFT_RIGHT(int64_t depth, int64_t width, const RIGHT_TYPE *b, int64_t b_row,
+                                 RIGHT_TYPE *panels) {
     for (int64_t r = 0; r < depth; ++r) {
-        const STORAGE *from = b + r * b_row;
+        const RIGHT_TYPE *from = b + r * b_row;
         int64_t s = 0;
         for (; s + 16 <= width; s += 16)
-            __builtin_memcpy_inline(panels + s * depth + r * 16, from + s, 16 * sizeof(STORAGE));
+            __builtin_memcpy_inline(panels + s * depth + r * 16, from + s, 16 * sizeof(RIGHT_TYPE));
         for (int64_t l = 0; s < width && l < 16; ++l)
-            panels[s * depth + r * 16 + l] = s + l < width ? from[s + l] : (STORAGE)0;
+            panels[s * depth + r * 16 + l] = s + l < width ? from[s + l] : (RIGHT_TYPE)0;
     }
 }
 
-static void aotc_nn_many_ELEMENT(int64_t m, int64_t n, int64_t k, const STORAGE *a, int64_t a_row,
-                                 int64_t a_column, const STORAGE *b, int64_t b_row, float *c,
+static void aotc_nn_many_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a, int64_t a_row,
+                                 int64_t a_column, const RIGHT_TYPE *b, int64_t b_row, float *c,
                                  int64_t c_row, int accumulate, void *scratch) {
     float *rows = scratch;
-    STORAGE *panels = (STORAGE *)(rows + AOTC_DEPTH * AOTC_TILE_ROWS);
+    RIGHT_TYPE *panels = (RIGHT_TYPE *)(rows + AOTC_DEPTH * AOTC_TILE_ROWS);
     // Few rows pay for long reads of B's rows, many for staying long on a tile of C.
     const int64_t most = m <= 48 ? 128 : AOTC_DEPTH;
     for (int64_t j = 0; j < n; j += AOTC_BLOCK / most) {
@@ -134,17 +131,17 @@ static void aotc_nn_many_ELEMENT(int64_t m, int64_t n, int64_t k, const STORAGE 
         for (int64_t p = 0; p < k; p += most) {
             int64_t depth = k - p < most ? k - p : most;
             int first = p == 0 && !accumulate;
-            aotc_nn_pack_ELEMENT(depth, width, b + p * b_row + j, b_row, panels);
+            aotc_nn_pack_LEFT_RIGHT(depth, width, b + p * b_row + j, b_row, panels);
             for (int64_t i = 0; i < m; i += AOTC_TILE_ROWS) {
                 int count = m - i < AOTC_TILE_ROWS ? (int)(m - i) : AOTC_TILE_ROWS;
                 for (int t = 0; t < count; ++t)
                     for (int64_t r = 0; r < depth; ++r)
                         rows[r * AOTC_TILE_ROWS + t] =
-                            aotc_at_ELEMENT(a, (i + t) * a_row + (p + r) * a_column);
+                            AOTC_TO_FLOAT_LEFT(a[(i + t) * a_row + (p + r) * a_column]);
                 int64_t s = 0;
                 for (; s + 16 <= width;) {
                     int next = width - s >= 16 * AOTC_TILE_PANELS ? AOTC_TILE_PANELS : 1;
-                    aotc_nn_rows_ELEMENT(count, next, depth, rows, panels + s * depth,
+                    aotc_nn_rows_LEFT_RIGHT(count, next, depth, rows, panels + s * depth,
                                          c + i * c_row + j + s, c_row, first);
                     s += 16 * next;
                 }
@@ -152,7 +149,7 @@ static void aotc_nn_many_ELEMENT(int64_t m, int64_t n, int64_t k, const STORAGE 
                 for (int t = 0; s < width && t < count; ++t) {
                     float edge[16] = {0};
                     for (int64_t l = 0; l < width - s && !first; ++l) edge[l] = y[t * c_row + l];
-                    aotc_nn_rows_ELEMENT(1, 1, depth, rows + t, panels + s * depth, edge, 16,
+                    aotc_nn_rows_LEFT_RIGHT(1, 1, depth, rows + t, panels + s * depth, edge, 16,
                                          first);
                     for (int64_t l = 0; l < width - s; ++l) y[t * c_row + l] = edge[l];
                 }
@@ -162,8 +159,8 @@ static void aotc_nn_many_ELEMENT(int64_t m, int64_t n, int64_t k, const STORAGE 
 }
 
 // nt: `rows` rows of A, as floats, against `columns` rows of B.
-AOTC_INLINE void aotc_nt_tile_ELEMENT(int rows, int columns, int64_t k, const float *a,
-                                      int64_t a_row, const STORAGE *b, int64_t b_row, float *c,
+AOTC_INLINE void aotc_nt_tile_LEFT_RIGHT(int rows, int columns, int64_t k, const float *a,
+                                      int64_t a_row, const RIGHT_TYPE *b, int64_t b_row, float *c,
                                       int64_t c_row, int accumulate) {
     aotc_v16 sum[AOTC_DOT_ROWS][AOTC_DOT_COLUMNS];
     for (int i = 0; i < rows; ++i)
@@ -172,7 +169,7 @@ AOTC_INLINE void aotc_nt_tile_ELEMENT(int rows, int columns, int64_t k, const fl
     int64_t p = 0;
     for (; p + 16 <= k; p += 16)
         for (int j = 0; j < columns; ++j) {
-            aotc_v16 w = aotc_load16_ELEMENT(b + j * b_row + p);
+            aotc_v16 w = aotc_load16_RIGHT(b + j * b_row + p);
             for (int i = 0; i < rows; ++i)
                 sum[i][j] = __builtin_elementwise_fma(*(const aotc_v16u *)(a + i * a_row + p), w,
                                                       sum[i][j]);
@@ -180,7 +177,7 @@ AOTC_INLINE void aotc_nt_tile_ELEMENT(int rows, int columns, int64_t k, const fl
     if (p < k)
         for (int j = 0; j < columns; ++j) {
             aotc_v16 w = {0};
-            for (int64_t l = 0; l < k - p; ++l) w[l] = aotc_at_ELEMENT(b, j * b_row + p + l);
+            for (int64_t l = 0; l < k - p; ++l) w[l] = AOTC_TO_FLOAT_RIGHT(b[j * b_row + p + l]);
             // The rows of A end in zeros.
             for (int i = 0; i < rows; ++i)
                 sum[i][j] = __builtin_elementwise_fma(*(const aotc_v16u *)(a + i * a_row + p), w,
@@ -193,13 +190,13 @@ AOTC_INLINE void aotc_nt_tile_ELEMENT(int rows, int columns, int64_t k, const fl
         }
 }
 
-static void aotc_nt_rows_ELEMENT(int rows, int64_t n, int64_t k, const float *a, int64_t a_row,
-                                 const STORAGE *b, int64_t b_row, float *c, int64_t c_row,
+static void aotc_nt_rows_LEFT_RIGHT(int rows, int64_t n, int64_t k, const float *a, int64_t a_row,
+                                 const RIGHT_TYPE *b, int64_t b_row, float *c, int64_t c_row,
                                  int accumulate) {
     int64_t j = 0;
 #define AOTC_TILE(ROWS, COLUMNS) \
     for (; j + (COLUMNS) <= n; j += (COLUMNS)) \
-        aotc_nt_tile_ELEMENT(ROWS, COLUMNS, k, a, a_row, b + j * b_row, b_row, c + j, c_row, \
+        aotc_nt_tile_LEFT_RIGHT(ROWS, COLUMNS, k, a, a_row, b + j * b_row, b_row, c + j, c_row, \
                              accumulate);
 #define AOTC_ROWS(ROWS, COLUMNS) case ROWS: AOTC_TILE(ROWS, COLUMNS) AOTC_TILE(ROWS, 1) break;
     switch (rows) {
@@ -214,8 +211,8 @@ static void aotc_nt_rows_ELEMENT(int rows, int64_t n, int64_t k, const float *a,
 #undef AOTC_TILE
 }
 
-static void aotc_nt_ELEMENT(int64_t m, int64_t n, int64_t k, const STORAGE *a, int64_t a_row,
-                            const STORAGE *b, int64_t b_row, float *c, int64_t c_row,
+static void aotc_nt_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a, int64_t a_row,
+                            const RIGHT_TYPE *b, int64_t b_row, float *c, int64_t c_row,
                             int accumulate, float *scratch) {
     // As many rows of A as scratch holds are converted at once; B is read once for them.
     const int64_t row = (k + 15) / 16 * 16;
@@ -224,12 +221,12 @@ static void aotc_nt_ELEMENT(int64_t m, int64_t n, int64_t k, const STORAGE *a, i
         int64_t count = m - g < most ? m - g : most;
         for (int64_t i = 0; i < count; ++i)
             for (int64_t p = 0; p < row; ++p)
-                scratch[i * row + p] = p < k ? aotc_at_ELEMENT(a, (g + i) * a_row + p) : 0.0f;
+                scratch[i * row + p] = p < k ? AOTC_TO_FLOAT_LEFT(a[(g + i) * a_row + p]) : 0.0f;
         for (int64_t j = 0; j < n; j += AOTC_DOT_COLUMNS) {
             int64_t width = n - j < AOTC_DOT_COLUMNS ? n - j : AOTC_DOT_COLUMNS;
             for (int64_t i = 0; i < count; i += AOTC_DOT_ROWS) {
                 int rows = count - i < AOTC_DOT_ROWS ? (int)(count - i) : AOTC_DOT_ROWS;
-                aotc_nt_rows_ELEMENT(rows, width, k, scratch + i * row, row, b + j * b_row, b_row,
+                aotc_nt_rows_LEFT_RIGHT(rows, width, k, scratch + i * row, row, b + j * b_row, b_row,
                                      c + (g + i) * c_row + j, c_row, accumulate);
             }
         }
@@ -238,9 +235,9 @@ static void aotc_nt_ELEMENT(int64_t m, int64_t n, int64_t k, const STORAGE *a, i
 
 // C[:, n_first:n_last] of the whole contraction. B is B[k][n] where b_column is 1, else B[n][k]
 // where b_row is 1 (b_row steps over k). `scratch` holds AOTC_MATMUL_SCRATCH bytes.
-static void aotc_matmul_ELEMENT(int64_t m, int64_t n_first, int64_t n_last, int64_t k,
-                                const STORAGE *a, int64_t a_row, int64_t a_column,
-                                const STORAGE *b, int64_t b_row, int64_t b_column, float *c,
+static void aotc_matmul_LEFT_RIGHT(int64_t m, int64_t n_first, int64_t n_last, int64_t k,
+                                const LEFT_TYPE *a, int64_t a_row, int64_t a_column,
+                                const RIGHT_TYPE *b, int64_t b_row, int64_t b_column, float *c,
                                 int64_t c_row, int accumulate, void *scratch) {
     int64_t n = n_last - n_first;
     if (m <= 0 || n <= 0) return;
@@ -252,18 +249,18 @@ static void aotc_matmul_ELEMENT(int64_t m, int64_t n_first, int64_t n_last, int6
         return;
     }
     if (b_column == 1 && m <= 8)
-        aotc_nn_few_ELEMENT(m, n, k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
+        aotc_nn_few_LEFT_RIGHT(m, n, k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
     else if (b_column == 1)
-        aotc_nn_many_ELEMENT(m, n, k, a, a_row, a_column, b, b_row, c, c_row, accumulate, scratch);
+        aotc_nn_many_LEFT_RIGHT(m, n, k, a, a_row, a_column, b, b_row, c, c_row, accumulate, scratch);
     else if (b_row == 1 && a_column == 1 && k <= AOTC_BLOCK)
-        aotc_nt_ELEMENT(m, n, k, a, a_row, b, b_column, c, c_row, accumulate, scratch);
+        aotc_nt_LEFT_RIGHT(m, n, k, a, a_row, b, b_column, c, c_row, accumulate, scratch);
     else
         for (int64_t i = 0; i < m; ++i)
             for (int64_t j = 0; j < n; ++j) {
                 float sum = accumulate ? c[i * c_row + j] : 0.0f;
                 for (int64_t p = 0; p < k; ++p)
-                    sum = __builtin_fmaf(aotc_at_ELEMENT(a, i * a_row + p * a_column),
-                                         aotc_at_ELEMENT(b, p * b_row + j * b_column), sum);
+                    sum = __builtin_fmaf(AOTC_TO_FLOAT_LEFT(a[i * a_row + p * a_column]),
+                                         AOTC_TO_FLOAT_RIGHT(b[p * b_row + j * b_column]), sum);
                 c[i * c_row + j] = sum;
             }
 }

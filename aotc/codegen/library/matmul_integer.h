@@ -1,7 +1,7 @@
 // Integer contraction, exact in int32; see matmul.h for the arguments.
-static void aotc_matmul_ELEMENT(int64_t m, int64_t n_first, int64_t n_last, int64_t k,
-                                const STORAGE *a, int64_t a_row, int64_t a_column,
-                                const STORAGE *b, int64_t b_row, int64_t b_column, int32_t *c,
+static void aotc_matmul_LEFT_RIGHT(int64_t m, int64_t n_first, int64_t n_last, int64_t k,
+                                const LEFT_TYPE *a, int64_t a_row, int64_t a_column,
+                                const RIGHT_TYPE *b, int64_t b_row, int64_t b_column, int32_t *c,
                                 int64_t c_row, int accumulate, void *scratch) {
     (void)scratch;
     for (int64_t i = 0; i < m; ++i) {
