@@ -65,7 +65,7 @@ def test_matmul(transpose: bool, dtype: str, m: int, n: int, k: int) -> None:
 
 
 @pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize("rows", range(1, 18))
+@pytest.mark.parametrize("rows", [*range(1, 18), 33, 40, 50])
 def test_a_row_alone_has_the_bits_it_has_in_a_batch(transpose: bool, rows: int) -> None:
     a, b = bf16(1, rows, 70), bf16(2, *((50, 70) if transpose else (70, 50)))
     text = matmul_text(transpose)

@@ -66,16 +66,18 @@ static void aotc_nn_few_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_T
     }
 }
 
-// nn, many rows: a block of B is packed into panels of sixteen columns, and a tile of A as floats.
+// nn, B in panels of sixteen columns, each with its k rows one after the other; A as floats, k
+// after k. Panel h begins at b + h * panel.
 AOTC_INLINE void aotc_nn_tile_LEFT_RIGHT(int rows, int panels, int64_t k, const float *a,
-                                      const RIGHT_TYPE *b, float *c, int64_t c_row, int first) {
-    aotc_v16 sum[AOTC_TILE_ROWS][AOTC_TILE_PANELS];
+                                         const RIGHT_TYPE *b, int64_t panel, float *c,
+                                         int64_t c_row, int first) {
+    aotc_v16 sum[AOTC_TILE_ROWS][4];
     for (int i = 0; i < rows; ++i)
         for (int h = 0; h < panels; ++h)
             sum[i][h] = first ? (aotc_v16){0} : *(const aotc_v16u *)(c + i * c_row + 16 * h);
     for (int64_t p = 0; p < k; ++p) {
-        aotc_v16 w[AOTC_TILE_PANELS];
-        for (int h = 0; h < panels; ++h) w[h] = aotc_load16_RIGHT(b + (h * k + p) * 16);
+        aotc_v16 w[4];
+        for (int h = 0; h < panels; ++h) w[h] = aotc_load16_RIGHT(b + h * panel + p * 16);
         for (int i = 0; i < rows; ++i) {
             aotc_v16 x = aotc_splat(a[p * AOTC_TILE_ROWS + i]);
             for (int h = 0; h < panels; ++h)
@@ -87,28 +89,32 @@ AOTC_INLINE void aotc_nn_tile_LEFT_RIGHT(int rows, int panels, int64_t k, const 
             *(aotc_v16u *)(c + i * c_row + 16 * h) = sum[i][h];
 }
 
-static void aotc_nn_rows_LEFT_RIGHT(int rows, int panels, int64_t k, const float *a, const RIGHT_TYPE *b,
-                                 float *c, int64_t c_row, int first) {
-#define AOTC_ROWS(ROWS) \
-    case ROWS: aotc_nn_tile_LEFT_RIGHT(ROWS, AOTC_TILE_PANELS, k, a, b, c, c_row, first); break;
-    if (panels == AOTC_TILE_PANELS)
-        switch (rows) {
-            AOTC_ROWS(1) AOTC_ROWS(2) AOTC_ROWS(3) AOTC_ROWS(4) AOTC_ROWS(5) AOTC_ROWS(6)
+// As many panels at a time as registers hold: few rows leave room for many streams of B.
+static void aotc_nn_rows_LEFT_RIGHT(int rows, int64_t n, int64_t k, const float *a,
+                                    const RIGHT_TYPE *b, int64_t panel, float *c, int64_t c_row,
+                                    int first) {
+    int64_t j = 0;
+#define AOTC_TILE(ROWS, PANELS) \
+    for (; j + 16 * (PANELS) <= n; j += 16 * (PANELS)) \
+        aotc_nn_tile_LEFT_RIGHT(ROWS, PANELS, k, a, b + j / 16 * panel, panel, c + j, c_row, first);
+#define AOTC_ROWS(ROWS, PANELS) case ROWS: AOTC_TILE(ROWS, PANELS) AOTC_TILE(ROWS, 1) break;
+    switch (rows) {
+        AOTC_ROWS(1, 4)
 #if AOTC_TILE_ROWS > 6
-            AOTC_ROWS(7) AOTC_ROWS(8) AOTC_ROWS(9) AOTC_ROWS(10) AOTC_ROWS(11) AOTC_ROWS(12)
+        AOTC_ROWS(2, 4) AOTC_ROWS(3, 4) AOTC_ROWS(4, 4) AOTC_ROWS(5, 2) AOTC_ROWS(6, 2)
+        AOTC_ROWS(7, 2) AOTC_ROWS(8, 2) AOTC_ROWS(9, 2) AOTC_ROWS(10, 2) AOTC_ROWS(11, 2)
+        AOTC_ROWS(12, 2)
+#else
+        AOTC_ROWS(2, 2) AOTC_ROWS(3, 2) AOTC_ROWS(4, 1) AOTC_ROWS(5, 1) AOTC_ROWS(6, 1)
 #endif
-        }
+    }
 #undef AOTC_ROWS
-    else
-        for (int i = 0; i < rows; ++i)
-            for (int h = 0; h < panels; ++h)
-                aotc_nn_tile_LEFT_RIGHT(1, 1, k, a + i, b + h * k * 16, c + i * c_row + h * 16, c_row,
-                                     first);
+#undef AOTC_TILE
 }
 
 // Pack B[0:depth][0:width] into panels; the columns that the last one lacks are zero.
-static void aotc_nn_pack_LEFT_RIGHT(int64_t depth, int64_t width, const RIGHT_TYPE *b, int64_t b_row,
-                                 RIGHT_TYPE *panels) {
+static void aotc_nn_pack_LEFT_RIGHT(int64_t depth, int64_t width, const RIGHT_TYPE *b,
+                                    int64_t b_row, RIGHT_TYPE *panels) {
     for (int64_t r = 0; r < depth; ++r) {
         const RIGHT_TYPE *from = b + r * b_row;
         int64_t s = 0;
@@ -119,39 +125,41 @@ static void aotc_nn_pack_LEFT_RIGHT(int64_t depth, int64_t width, const RIGHT_TY
     }
 }
 
-static void aotc_nn_many_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a, int64_t a_row,
-                                 int64_t a_column, const RIGHT_TYPE *b, int64_t b_row, float *c,
-                                 int64_t c_row, int accumulate, void *scratch) {
+// nn, many rows: a block of B is packed into panels, and tiles of A are converted to float. Few rows
+// pay for long reads of B's rows, many for staying long on a tile of C.
+static void aotc_nn_many_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a,
+                                    int64_t a_row, int64_t a_column, const RIGHT_TYPE *b,
+                                    int64_t b_row, float *c, int64_t c_row, int accumulate,
+                                    void *scratch) {
     float *rows = scratch;
-    RIGHT_TYPE *panels = (RIGHT_TYPE *)(rows + AOTC_DEPTH * AOTC_TILE_ROWS);
-    // Few rows pay for long reads of B's rows, many for staying long on a tile of C.
+    RIGHT_TYPE *block = (RIGHT_TYPE *)(rows + AOTC_DEPTH * AOTC_TILE_ROWS);
     const int64_t most = m <= 48 ? 128 : AOTC_DEPTH;
-    for (int64_t j = 0; j < n; j += AOTC_BLOCK / most) {
-        int64_t width = n - j < AOTC_BLOCK / most ? n - j : AOTC_BLOCK / most;
+    const int64_t columns = AOTC_BLOCK / most;
+    // Equal tiles, so that none is left with few rows.
+    const int64_t tiles = (m + AOTC_TILE_ROWS - 1) / AOTC_TILE_ROWS;
+    for (int64_t j = 0; j < n; j += columns) {
+        int64_t width = n - j < columns ? n - j : columns;
         for (int64_t p = 0; p < k; p += most) {
             int64_t depth = k - p < most ? k - p : most;
             int first = p == 0 && !accumulate;
-            aotc_nn_pack_LEFT_RIGHT(depth, width, b + p * b_row + j, b_row, panels);
-            for (int64_t i = 0; i < m; i += AOTC_TILE_ROWS) {
-                int count = m - i < AOTC_TILE_ROWS ? (int)(m - i) : AOTC_TILE_ROWS;
-                for (int t = 0; t < count; ++t)
+            aotc_nn_pack_LEFT_RIGHT(depth, width, b + p * b_row + j, b_row, block);
+            for (int64_t t = 0; t < tiles; ++t) {
+                const int64_t i = m * t / tiles;
+                const int count = (int)(m * (t + 1) / tiles - i);
+                for (int q = 0; q < count; ++q)
                     for (int64_t r = 0; r < depth; ++r)
-                        rows[r * AOTC_TILE_ROWS + t] =
-                            AOTC_TO_FLOAT_LEFT(a[(i + t) * a_row + (p + r) * a_column]);
-                int64_t s = 0;
-                for (; s + 16 <= width;) {
-                    int next = width - s >= 16 * AOTC_TILE_PANELS ? AOTC_TILE_PANELS : 1;
-                    aotc_nn_rows_LEFT_RIGHT(count, next, depth, rows, panels + s * depth,
-                                         c + i * c_row + j + s, c_row, first);
-                    s += 16 * next;
-                }
-                float *y = c + i * c_row + j + s;
-                for (int t = 0; s < width && t < count; ++t) {
+                        rows[r * AOTC_TILE_ROWS + q] =
+                            AOTC_TO_FLOAT_LEFT(a[(i + q) * a_row + (p + r) * a_column]);
+                float *y = c + i * c_row + j;
+                const int64_t whole = width / 16 * 16;
+                aotc_nn_rows_LEFT_RIGHT(count, whole, depth, rows, block, 16 * depth, y, c_row, first);
+                y += whole;
+                for (int q = 0; whole < width && q < count; ++q) {
                     float edge[16] = {0};
-                    for (int64_t l = 0; l < width - s && !first; ++l) edge[l] = y[t * c_row + l];
-                    aotc_nn_rows_LEFT_RIGHT(1, 1, depth, rows + t, panels + s * depth, edge, 16,
-                                         first);
-                    for (int64_t l = 0; l < width - s; ++l) y[t * c_row + l] = edge[l];
+                    for (int64_t l = 0; l < width - whole && !first; ++l) edge[l] = y[q * c_row + l];
+                    aotc_nn_rows_LEFT_RIGHT(1, 16, depth, rows + q, block + whole * depth,
+                                            16 * depth, edge, 16, first);
+                    for (int64_t l = 0; l < width - whole; ++l) y[q * c_row + l] = edge[l];
                 }
             }
         }
@@ -236,9 +244,9 @@ static void aotc_nt_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE 
 // C[:, n_first:n_last] of the whole contraction. B is B[k][n] where b_column is 1, else B[n][k]
 // where b_row is 1 (b_row steps over k). `scratch` holds AOTC_MATMUL_SCRATCH bytes.
 static void aotc_matmul_LEFT_RIGHT(int64_t m, int64_t n_first, int64_t n_last, int64_t k,
-                                const LEFT_TYPE *a, int64_t a_row, int64_t a_column,
-                                const RIGHT_TYPE *b, int64_t b_row, int64_t b_column, float *c,
-                                int64_t c_row, int accumulate, void *scratch) {
+                                   const LEFT_TYPE *a, int64_t a_row, int64_t a_column,
+                                   const RIGHT_TYPE *b, int64_t b_row, int64_t b_column, float *c,
+                                   int64_t c_row, int accumulate, void *scratch) {
     int64_t n = n_last - n_first;
     if (m <= 0 || n <= 0) return;
     b += n_first * b_column;
@@ -248,10 +256,11 @@ static void aotc_matmul_LEFT_RIGHT(int64_t m, int64_t n_first, int64_t n_last, i
             for (int64_t j = 0; j < n; ++j) c[i * c_row + j] = 0.0f;
         return;
     }
-    if (b_column == 1 && m <= 8)
+    if (b_column == 1 && m <= AOTC_FEW_ROWS)
         aotc_nn_few_LEFT_RIGHT(m, n, k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
     else if (b_column == 1)
-        aotc_nn_many_LEFT_RIGHT(m, n, k, a, a_row, a_column, b, b_row, c, c_row, accumulate, scratch);
+        aotc_nn_many_LEFT_RIGHT(m, n, k, a, a_row, a_column, b, b_row, c, c_row, accumulate,
+                                scratch);
     else if (b_row == 1 && a_column == 1 && k <= AOTC_BLOCK)
         aotc_nt_LEFT_RIGHT(m, n, k, a, a_row, b, b_column, c, c_row, accumulate, scratch);
     else

@@ -6,18 +6,19 @@ typedef uint16_t aotc_u16x16 __attribute__((vector_size(32), aligned(2)));
 typedef uint32_t aotc_u32x16 __attribute__((vector_size(64)));
 typedef _Float16 aotc_h16 __attribute__((vector_size(32), aligned(2)));
 
-// How many rows and columns of sixteen a contraction keeps in registers, of which AVX-512 has 32 of
-// 16 floats, NEON 32 of 4 and AVX2 16 of 8.
+// How many rows and columns a contraction keeps in registers, of which AVX-512 has 32 of
+// 16 floats, NEON 32 of 4 and AVX2 16 of 8. Up to AOTC_FEW_ROWS rows of A it is faster to stream B
+// in place than to pack it (measured, see docs/performance.md).
 #if defined(__AVX512F__)
 #define AOTC_TILE_ROWS 12
-#define AOTC_TILE_PANELS 2
 #define AOTC_STRIP_ROWS 8
+#define AOTC_FEW_ROWS 32
 #define AOTC_DOT_ROWS 8
 #define AOTC_DOT_COLUMNS 8
 #else
 #define AOTC_TILE_ROWS 6
-#define AOTC_TILE_PANELS 1
 #define AOTC_STRIP_ROWS 4
+#define AOTC_FEW_ROWS 8
 #define AOTC_DOT_ROWS 6
 #define AOTC_DOT_COLUMNS 4
 #endif
