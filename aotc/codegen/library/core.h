@@ -1,6 +1,8 @@
 // Small helpers of the generated code: shares of a loop, integer division, lane-wise reductions.
 
 #define AOTC_INLINE static inline __attribute__((always_inline))
+// A loop of its own: it would lose registers to what surrounds it.
+#define AOTC_OUTLINE static __attribute__((noinline))
 #define AOTC_LANES 16
 
 // Where the share of `thread` in `count` pieces of `unit` elements starts; its end is the start of

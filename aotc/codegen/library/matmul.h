@@ -7,6 +7,14 @@
 //   nn: B[k][n], columns contiguous: one fused multiply-add per k, k ascending.
 //   nt: B[n][k], k contiguous: sixteen partial sums, lane k % 16, added as a tree at the end.
 
+// Convert n elements of a row of A, `step` apart.
+AOTC_INLINE void aotc_row_LEFT_RIGHT(int64_t n, const LEFT_TYPE *a, int64_t step, float *row) {
+    if (step == 1)
+        for (int64_t p = 0; p < n; ++p) row[p] = AOTC_TO_FLOAT_LEFT(a[p]);
+    else
+        for (int64_t p = 0; p < n; ++p) row[p] = AOTC_TO_FLOAT_LEFT(a[p * step]);
+}
+
 // nn, few rows: B is read in place, eight of its rows at a time, and C stays in cache.
 AOTC_INLINE void aotc_nn_strip_LEFT_RIGHT(int rows, int depth, int64_t n, const LEFT_TYPE *a,
                                        int64_t a_row, int64_t a_column, const RIGHT_TYPE *b,
@@ -16,17 +24,22 @@ AOTC_INLINE void aotc_nn_strip_LEFT_RIGHT(int rows, int depth, int64_t n, const 
         for (int r = 0; r < depth; ++r)
             x[i][r] = AOTC_TO_FLOAT_LEFT(a[i * a_row + r * a_column]);
     int64_t j = 0;
-    for (; j + 16 <= n; j += 16) {
-        aotc_v16 sum[AOTC_STRIP_ROWS];
+    for (; j + 16 * AOTC_STRIP_PANELS <= n; j += 16 * AOTC_STRIP_PANELS) {
+        aotc_v16 sum[AOTC_STRIP_ROWS][AOTC_STRIP_PANELS];
         for (int i = 0; i < rows; ++i)
-            sum[i] = first ? (aotc_v16){0} : *(const aotc_v16u *)(c + i * c_row + j);
+            for (int h = 0; h < AOTC_STRIP_PANELS; ++h)
+                sum[i][h] = first ? (aotc_v16){0} : *(const aotc_v16u *)(c + i * c_row + j + 16 * h);
         for (int r = 0; r < depth; ++r) {
-            aotc_v16 w = aotc_load16_RIGHT(b + r * b_row + j);
+            aotc_v16 w[AOTC_STRIP_PANELS];
+            for (int h = 0; h < AOTC_STRIP_PANELS; ++h)
+                w[h] = aotc_load16_RIGHT(b + r * b_row + j + 16 * h);
             for (int i = 0; i < rows; ++i)
-                sum[i] = __builtin_elementwise_fma(aotc_splat(x[i][r]), w, sum[i]);
+                for (int h = 0; h < AOTC_STRIP_PANELS; ++h)
+                    sum[i][h] = __builtin_elementwise_fma(aotc_splat(x[i][r]), w[h], sum[i][h]);
         }
         for (int i = 0; i < rows; ++i)
-            *(aotc_v16u *)(c + i * c_row + j) = sum[i];
+            for (int h = 0; h < AOTC_STRIP_PANELS; ++h)
+                *(aotc_v16u *)(c + i * c_row + j + 16 * h) = sum[i][h];
     }
     for (; j < n; ++j)
         for (int i = 0; i < rows; ++i) {
@@ -37,9 +50,9 @@ AOTC_INLINE void aotc_nn_strip_LEFT_RIGHT(int rows, int depth, int64_t n, const 
         }
 }
 
-static void aotc_nn_few_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a, int64_t a_row,
-                                int64_t a_column, const RIGHT_TYPE *b, int64_t b_row, float *c,
-                                int64_t c_row, int accumulate) {
+AOTC_OUTLINE void aotc_nn_few_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a,
+                                         int64_t a_row, int64_t a_column, const RIGHT_TYPE *b,
+                                         int64_t b_row, float *c, int64_t c_row, int accumulate) {
     for (int64_t p = 0; p < k; p += 8) {
         int depth = k - p < 8 ? (int)(k - p) : 8;
         int first = p == 0 && !accumulate;
@@ -66,8 +79,8 @@ static void aotc_nn_few_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_T
     }
 }
 
-// nn, B in panels of sixteen columns, each with its k rows one after the other; A as floats, k
-// after k. Panel h begins at b + h * panel.
+// nn, B in panels of sixteen columns, each with its k rows one after the other; rows of A as floats,
+// AOTC_A_ROW apart. Panel h begins at b + h * panel.
 AOTC_INLINE void aotc_nn_tile_LEFT_RIGHT(int rows, int panels, int64_t k, const float *a,
                                          const RIGHT_TYPE *b, int64_t panel, float *c,
                                          int64_t c_row, int first) {
@@ -79,7 +92,7 @@ AOTC_INLINE void aotc_nn_tile_LEFT_RIGHT(int rows, int panels, int64_t k, const 
         aotc_v16 w[4];
         for (int h = 0; h < panels; ++h) w[h] = aotc_load16_RIGHT(b + h * panel + p * 16);
         for (int i = 0; i < rows; ++i) {
-            aotc_v16 x = aotc_splat(a[p * AOTC_TILE_ROWS + i]);
+            aotc_v16 x = aotc_splat(a[i * AOTC_A_ROW + p]);
             for (int h = 0; h < panels; ++h)
                 sum[i][h] = __builtin_elementwise_fma(x, w[h], sum[i][h]);
         }
@@ -90,9 +103,9 @@ AOTC_INLINE void aotc_nn_tile_LEFT_RIGHT(int rows, int panels, int64_t k, const 
 }
 
 // As many panels at a time as registers hold: few rows leave room for many streams of B.
-static void aotc_nn_rows_LEFT_RIGHT(int rows, int64_t n, int64_t k, const float *a,
-                                    const RIGHT_TYPE *b, int64_t panel, float *c, int64_t c_row,
-                                    int first) {
+AOTC_OUTLINE void aotc_nn_rows_LEFT_RIGHT(int rows, int64_t n, int64_t k, const float *a,
+                                          const RIGHT_TYPE *b, int64_t panel, float *c,
+                                          int64_t c_row, int first) {
     int64_t j = 0;
 #define AOTC_TILE(ROWS, PANELS) \
     for (; j + 16 * (PANELS) <= n; j += 16 * (PANELS)) \
@@ -127,12 +140,12 @@ static void aotc_nn_pack_LEFT_RIGHT(int64_t depth, int64_t width, const RIGHT_TY
 
 // nn, many rows: a block of B is packed into panels, and tiles of A are converted to float. Few rows
 // pay for long reads of B's rows, many for staying long on a tile of C.
-static void aotc_nn_many_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a,
-                                    int64_t a_row, int64_t a_column, const RIGHT_TYPE *b,
-                                    int64_t b_row, float *c, int64_t c_row, int accumulate,
-                                    void *scratch) {
+AOTC_OUTLINE void aotc_nn_many_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a,
+                                          int64_t a_row, int64_t a_column, const RIGHT_TYPE *b,
+                                          int64_t b_row, float *c, int64_t c_row, int accumulate,
+                                          void *scratch) {
     float *rows = scratch;
-    RIGHT_TYPE *block = (RIGHT_TYPE *)(rows + AOTC_DEPTH * AOTC_TILE_ROWS);
+    RIGHT_TYPE *block = (RIGHT_TYPE *)(rows + AOTC_A_ROW * AOTC_TILE_ROWS);
     const int64_t most = m <= 48 ? 128 : AOTC_DEPTH;
     const int64_t columns = AOTC_BLOCK / most;
     // Equal tiles, so that none is left with few rows.
@@ -147,9 +160,8 @@ static void aotc_nn_many_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_
                 const int64_t i = m * t / tiles;
                 const int count = (int)(m * (t + 1) / tiles - i);
                 for (int q = 0; q < count; ++q)
-                    for (int64_t r = 0; r < depth; ++r)
-                        rows[r * AOTC_TILE_ROWS + q] =
-                            AOTC_TO_FLOAT_LEFT(a[(i + q) * a_row + (p + r) * a_column]);
+                    aotc_row_LEFT_RIGHT(depth, a + (i + q) * a_row + p * a_column, a_column,
+                                        rows + q * AOTC_A_ROW);
                 float *y = c + i * c_row + j;
                 const int64_t whole = width / 16 * 16;
                 aotc_nn_rows_LEFT_RIGHT(count, whole, depth, rows, block, 16 * depth, y, c_row, first);
@@ -157,7 +169,7 @@ static void aotc_nn_many_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_
                 for (int q = 0; whole < width && q < count; ++q) {
                     float edge[16] = {0};
                     for (int64_t l = 0; l < width - whole && !first; ++l) edge[l] = y[q * c_row + l];
-                    aotc_nn_rows_LEFT_RIGHT(1, 16, depth, rows + q, block + whole * depth,
+                    aotc_nn_rows_LEFT_RIGHT(1, 16, depth, rows + q * AOTC_A_ROW, block + whole * depth,
                                             16 * depth, edge, 16, first);
                     for (int64_t l = 0; l < width - whole; ++l) y[q * c_row + l] = edge[l];
                 }
@@ -166,46 +178,55 @@ static void aotc_nn_many_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_
     }
 }
 
-// nt: `rows` rows of A, as floats, against `columns` rows of B.
+// nt: `rows` rows of A, as floats and AOTC_DOT_ROW apart, against `columns` rows of B, over k of their
+// elements. The sums start from `partial` unless this is the first part of k, and go there unless it
+// is the last.
 AOTC_INLINE void aotc_nt_tile_LEFT_RIGHT(int rows, int columns, int64_t k, const float *a,
-                                      int64_t a_row, const RIGHT_TYPE *b, int64_t b_row, float *c,
-                                      int64_t c_row, int accumulate) {
+                                         const RIGHT_TYPE *b, int64_t b_row, aotc_v16 *partial,
+                                         int first, int last, float *c, int64_t c_row,
+                                         int accumulate) {
     aotc_v16 sum[AOTC_DOT_ROWS][AOTC_DOT_COLUMNS];
     for (int i = 0; i < rows; ++i)
         for (int j = 0; j < columns; ++j)
-            sum[i][j] = (aotc_v16){0};
+            sum[i][j] = first ? (aotc_v16){0} : partial[i * AOTC_DOT_BLOCK + j];
     int64_t p = 0;
     for (; p + 16 <= k; p += 16)
         for (int j = 0; j < columns; ++j) {
             aotc_v16 w = aotc_load16_RIGHT(b + j * b_row + p);
+            // With few rows of A many rows of B are read at once, and the hardware sees them coming.
+            if (rows > 2) __builtin_prefetch(b + (j + columns) * b_row + p);
             for (int i = 0; i < rows; ++i)
-                sum[i][j] = __builtin_elementwise_fma(*(const aotc_v16u *)(a + i * a_row + p), w,
-                                                      sum[i][j]);
+                sum[i][j] = __builtin_elementwise_fma(
+                    *(const aotc_v16u *)(a + i * AOTC_DOT_ROW + p), w, sum[i][j]);
         }
-    if (p < k)
-        for (int j = 0; j < columns; ++j) {
-            aotc_v16 w = {0};
-            for (int64_t l = 0; l < k - p; ++l) w[l] = AOTC_TO_FLOAT_RIGHT(b[j * b_row + p + l]);
-            // The rows of A end in zeros.
-            for (int i = 0; i < rows; ++i)
-                sum[i][j] = __builtin_elementwise_fma(*(const aotc_v16u *)(a + i * a_row + p), w,
-                                                      sum[i][j]);
-        }
+    for (int j = 0; j < columns && p < k; ++j) {
+        aotc_v16 w = {0};
+        for (int64_t l = 0; l < k - p; ++l) w[l] = AOTC_TO_FLOAT_RIGHT(b[j * b_row + p + l]);
+        // The rows of A end in zeros.
+        for (int i = 0; i < rows; ++i)
+            sum[i][j] = __builtin_elementwise_fma(*(const aotc_v16u *)(a + i * AOTC_DOT_ROW + p), w,
+                                                  sum[i][j]);
+    }
     for (int i = 0; i < rows; ++i)
         for (int j = 0; j < columns; ++j) {
+            if (!last) {
+                partial[i * AOTC_DOT_BLOCK + j] = sum[i][j];
+                continue;
+            }
             float total = aotc_sum16(sum[i][j]);
             c[i * c_row + j] = accumulate ? c[i * c_row + j] + total : total;
         }
 }
 
-static void aotc_nt_rows_LEFT_RIGHT(int rows, int64_t n, int64_t k, const float *a, int64_t a_row,
-                                 const RIGHT_TYPE *b, int64_t b_row, float *c, int64_t c_row,
-                                 int accumulate) {
+AOTC_OUTLINE void aotc_nt_rows_LEFT_RIGHT(int rows, int64_t n, int64_t k, const float *a,
+                                          const RIGHT_TYPE *b, int64_t b_row, aotc_v16 *partial,
+                                          int first, int last, float *c, int64_t c_row,
+                                          int accumulate) {
     int64_t j = 0;
 #define AOTC_TILE(ROWS, COLUMNS) \
     for (; j + (COLUMNS) <= n; j += (COLUMNS)) \
-        aotc_nt_tile_LEFT_RIGHT(ROWS, COLUMNS, k, a, a_row, b + j * b_row, b_row, c + j, c_row, \
-                             accumulate);
+        aotc_nt_tile_LEFT_RIGHT(ROWS, COLUMNS, k, a, b + j * b_row, b_row, partial + j, first, \
+                                last, c + j, c_row, accumulate);
 #define AOTC_ROWS(ROWS, COLUMNS) case ROWS: AOTC_TILE(ROWS, COLUMNS) AOTC_TILE(ROWS, 1) break;
     switch (rows) {
         AOTC_ROWS(1, AOTC_DOT_COLUMNS) AOTC_ROWS(2, AOTC_DOT_COLUMNS / 2)
@@ -219,23 +240,39 @@ static void aotc_nt_rows_LEFT_RIGHT(int rows, int64_t n, int64_t k, const float 
 #undef AOTC_TILE
 }
 
-static void aotc_nt_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a, int64_t a_row,
-                            const RIGHT_TYPE *b, int64_t b_row, float *c, int64_t c_row,
-                            int accumulate, float *scratch) {
-    // As many rows of A as scratch holds are converted at once; B is read once for them.
-    const int64_t row = (k + 15) / 16 * 16;
-    const int64_t most = AOTC_BLOCK / row;
+// Parts of k that stay in the first cache, for blocks of B's rows: long ones, of few rows, where
+// there is little to compute on each.
+AOTC_OUTLINE void aotc_nt_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a,
+                                     int64_t a_row, const RIGHT_TYPE *b, int64_t b_row, float *c,
+                                     int64_t c_row, int accumulate, void *scratch) {
+    const int64_t parts = (k + AOTC_DOT_DEPTH - 1) / AOTC_DOT_DEPTH;
+    const int64_t fit = AOTC_BLOCK / 2 / (parts * AOTC_DOT_ROW);
+    const int64_t most = fit < AOTC_DOT_MOST ? fit : AOTC_DOT_MOST;
+    aotc_v16 *partial = scratch;
+    float *rows = (float *)(partial + AOTC_DOT_MOST * AOTC_DOT_BLOCK);
     for (int64_t g = 0; g < m; g += most) {
+        // As many rows of A as fit are converted at once; B is read once for them.
         int64_t count = m - g < most ? m - g : most;
         for (int64_t i = 0; i < count; ++i)
-            for (int64_t p = 0; p < row; ++p)
-                scratch[i * row + p] = p < k ? AOTC_TO_FLOAT_LEFT(a[(g + i) * a_row + p]) : 0.0f;
-        for (int64_t j = 0; j < n; j += AOTC_DOT_COLUMNS) {
-            int64_t width = n - j < AOTC_DOT_COLUMNS ? n - j : AOTC_DOT_COLUMNS;
-            for (int64_t i = 0; i < count; i += AOTC_DOT_ROWS) {
-                int rows = count - i < AOTC_DOT_ROWS ? (int)(count - i) : AOTC_DOT_ROWS;
-                aotc_nt_rows_LEFT_RIGHT(rows, width, k, scratch + i * row, row, b + j * b_row, b_row,
-                                     c + (g + i) * c_row + j, c_row, accumulate);
+            for (int64_t t = 0; t < parts; ++t) {
+                int64_t p = t * AOTC_DOT_DEPTH, depth = k - p < AOTC_DOT_DEPTH ? k - p : AOTC_DOT_DEPTH;
+                float *row = rows + (t * count + i) * AOTC_DOT_ROW;
+                aotc_row_LEFT_RIGHT(depth, a + (g + i) * a_row + p, 1, row);
+                for (int64_t l = depth; l < AOTC_DOT_ROW; ++l) row[l] = 0.0f;
+            }
+        const int64_t block = count <= 2 ? AOTC_DOT_COLUMNS : AOTC_DOT_BLOCK;
+        for (int64_t j = 0; j < n; j += block) {
+            int64_t width = n - j < block ? n - j : block;
+            for (int64_t t = 0; t < parts; ++t) {
+                int64_t p = t * AOTC_DOT_DEPTH, depth = k - p < AOTC_DOT_DEPTH ? k - p : AOTC_DOT_DEPTH;
+                for (int64_t i = 0; i < count; i += AOTC_DOT_ROWS) {
+                    int tile = count - i < AOTC_DOT_ROWS ? (int)(count - i) : AOTC_DOT_ROWS;
+                    aotc_nt_rows_LEFT_RIGHT(tile, width, depth,
+                                            rows + (t * count + i) * AOTC_DOT_ROW, b + j * b_row + p,
+                                            b_row, partial + i * AOTC_DOT_BLOCK, t == 0,
+                                            t == parts - 1, c + (g + i) * c_row + j, c_row,
+                                            accumulate);
+                }
             }
         }
     }
@@ -261,7 +298,7 @@ static void aotc_matmul_LEFT_RIGHT(int64_t m, int64_t n_first, int64_t n_last, i
     else if (b_column == 1)
         aotc_nn_many_LEFT_RIGHT(m, n, k, a, a_row, a_column, b, b_row, c, c_row, accumulate,
                                 scratch);
-    else if (b_row == 1 && a_column == 1 && k <= AOTC_BLOCK)
+    else if (b_row == 1 && a_column == 1 && k <= AOTC_BLOCK / 4)
         aotc_nt_LEFT_RIGHT(m, n, k, a, a_row, b, b_column, c, c_row, accumulate, scratch);
     else
         for (int64_t i = 0; i < m; ++i)

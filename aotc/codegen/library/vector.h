@@ -12,20 +12,28 @@ typedef _Float16 aotc_h16 __attribute__((vector_size(32), aligned(2)));
 #if defined(__AVX512F__)
 #define AOTC_TILE_ROWS 12
 #define AOTC_STRIP_ROWS 8
+#define AOTC_STRIP_PANELS 2
 #define AOTC_FEW_ROWS 32
 #define AOTC_DOT_ROWS 8
 #define AOTC_DOT_COLUMNS 8
 #else
 #define AOTC_TILE_ROWS 6
 #define AOTC_STRIP_ROWS 4
+#define AOTC_STRIP_PANELS 1
 #define AOTC_FEW_ROWS 8
 #define AOTC_DOT_ROWS 6
 #define AOTC_DOT_COLUMNS 4
 #endif
-// Rows of a block of B that is packed at once, and its elements.
+// Rows of a block of B that is packed at once, and its elements; the distance of A's rows beside it.
 #define AOTC_DEPTH 512
 #define AOTC_BLOCK (256 * 1024)
-#define AOTC_MATMUL_SCRATCH (AOTC_DEPTH * AOTC_TILE_ROWS * 4 + AOTC_BLOCK * 4)
+#define AOTC_A_ROW (AOTC_DEPTH + 16)
+// Of dots: the part of k, the distance of A's rows, rows of B in a block, and rows of A at once.
+#define AOTC_DOT_DEPTH 1024
+#define AOTC_DOT_ROW (AOTC_DOT_DEPTH + 16)
+#define AOTC_DOT_BLOCK 16
+#define AOTC_DOT_MOST 128
+#define AOTC_MATMUL_SCRATCH (AOTC_A_ROW * AOTC_TILE_ROWS * 4 + AOTC_BLOCK * 4)
 
 AOTC_INLINE aotc_v16 aotc_splat(float x) {
     return (aotc_v16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
