@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -76,34 +77,50 @@ def check(config: Config, store: Path, stored: Sequence[StoredProgram]) -> Itera
 def answer(task: Task) -> Iterator[Progress]:
     """Run the cases; the other side of `check`."""
     config = configs.load(task.model, Path(task.models))
+    modules = _Modules(config)
     for name in task.programs:
         yield Progress(name, "start")
         try:
             stored = find(Path(task.store), task.model, name, task.target)
-            for subject, found in _run_program(config, stored, task.seed):
+            for subject, found in _run_program(modules, stored, task.seed):
                 yield Progress(name, subject, found)
         except AotcError as error:
             found = Check(NUMERICS, name, False, error.render())
             yield Progress(name, "start", found)
 
 
+class _Modules:
+    """The modules of the model that are not compiled, each executed once for all programs."""
+
+    def __init__(self, config: Config):
+        self.config = config
+        self._loaded: dict[str, ModuleType] = {}
+
+    def load(self, name: str) -> ModuleType:
+        """Return the module; raise AotcError where it fails."""
+        from aotc.frontend import source
+
+        if name not in self._loaded:
+            environment = self.config.environment(PLATFORM)
+            self._loaded[name], _ = source.load(self.config.source, name, environment)
+        return self._loaded[name]
+
+
 def _run_program(
-    config: Config, stored: StoredProgram, seed: int
+    modules: _Modules, stored: StoredProgram, seed: int
 ) -> Iterator[tuple[str, Check | None]]:
     """Yield the name of each case before it runs, and then again with each check."""
     import torch
 
-    from aotc.frontend import source
     from aotc.runtime import load_program
 
     name = stored.program
-    reference = config.programs[name].golden
+    reference = modules.config.programs[name].golden
     if reference is None:
         message = "not run: the config names no golden"
         yield "golden", Check(NUMERICS, name, True, message, subject="golden")
         return
-    environment = config.environment(PLATFORM)
-    module, _ = source.load(config.source, reference.module, environment)
+    module = modules.load(reference.module)
     golden = getattr(module, reference.function, None)
     if golden is None:
         raise AotcError(
@@ -117,7 +134,7 @@ def _run_program(
         workers = [stack.enter_context(program.prepare(threads)) for threads in _THREADS]
         runner = _Runner(contract, golden, workers[0], workers[1])
         begin = time.monotonic()
-        for case in _cases(config, name, contract, seed):
+        for case in _cases(modules, name, contract, seed):
             yield case.name, None
             failures = list(runner.run(case))
             seconds = time.monotonic() - begin
@@ -143,30 +160,29 @@ def _run_program(
             begin = time.monotonic()
 
 
-def _cases(config: Config, program: str, contract: Contract, seed: int) -> Iterator[Case]:
-    from aotc.frontend import source
-
-    if (config.source / f"{_CASES}.py").is_file():
-        module, _ = source.load(config.source, _CASES, config.environment(PLATFORM))
-        make = getattr(module, f"{program}_cases", None)
-        if make is not None:
-            yield from make(seed)
-            return
-    yield from _random_cases(config, program, contract, seed)
-
-
-def _random_cases(config: Config, program: str, contract: Contract, seed: int) -> Iterator[Case]:
-    """Yield random inputs at the corners of the dynamic dimensions and at one random binding."""
-    import torch
-
-    generator = torch.Generator().manual_seed(seed)
+def _cases(modules: _Modules, program: str, contract: Contract, seed: int) -> Iterator[Case]:
+    file = modules.config.source / f"{_CASES}.py"
+    make = None
+    if file.is_file():
+        make = getattr(modules.load(_CASES), f"{program}_cases", None)
+    if make is not None:
+        yield from make(seed)
+        return
     for parameter in contract.parameters:
         if parameter.dtype not in _TORCH and parameter.direction is not Direction.OUT:
             raise AotcError(
                 f"`{parameter.name}` of `{program}` is {parameter.dtype}: random values would "
                 "mean nothing",
-                hint=f"yield cases in a function `{program}_cases` of {config.source}/{_CASES}.py",
+                hint=f"yield cases in a function `{program}_cases(seed)` of {file}",
             )
+    yield from _random_cases(contract, seed)
+
+
+def _random_cases(contract: Contract, seed: int) -> Iterator[Case]:
+    """Yield random inputs at the corners of the dynamic dimensions and at one random binding."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
 
     def anything(low: int, high: int | None, step: int) -> int:
         steps = (bindings.greatest(low, high, step) - low) // step
@@ -267,7 +283,10 @@ class _Runner:
                 message = f"written where the golden writes nothing: {mismatch.message}"
                 yield Mismatch(message, mismatch.expected, mismatch.found)
             actual, wanted = actual[changed], wanted[changed]
-        yield from (close if actual.is_floating_point() else equal)(actual, wanted)
+        if actual.is_floating_point():
+            yield from close(actual, wanted, case.tolerance)
+        else:
+            yield from equal(actual, wanted)
 
 
 def _poison(tensor: Tensor) -> None:

@@ -22,6 +22,11 @@ WEIGHTS_PER_LAYER = (
 )
 LAYERS = min(NUM_LAYERS, max(2, min(4, 10**7 // WEIGHTS_PER_LAYER)))
 MAX_TOKENS = min(MAX_PREFILL_TOKENS, max(2, 5 * 10**10 // WEIGHTS_PER_LAYER))
+# The tolerance for one layer; for several so many times that. Measured on two layers of Qwen3-14B:
+# a golden whose dots sum in another order has up to 2 % of its prefill logits outside of one such
+# tolerance from itself, and none that differs by more than half a bf16 step of its row.
+PREFILL_TOLERANCE = 5e-3
+DECODE_TOLERANCE = 3e-3
 TABLE_PAGES = -(-MAX_SEQ // PAGE_SIZE)
 
 NAMES = {
@@ -58,8 +63,9 @@ def prefill_cases(seed: int):
     )
     length = min(MAX_TOKENS, 2 * page)
     yield make("a chunk of pages", [(0, length)], layers=1, positions=length, pages=3)
-    lens = _draw(random, MAX_BATCH, 0, 3)
-    lens[0], lens[1] = 3, 0
+    # The golden takes the sequences one by one, each with all the weights.
+    lens = [0] * MAX_BATCH
+    lens[0], lens[-1], lens[MAX_BATCH // 2] = 3, 1, 2
     starts = _draw(random, MAX_BATCH, 1, 2 * page)
     starts[0] = MAX_SEQ - 3
     yield make(
@@ -226,8 +232,9 @@ def _prefill(
         )
         for row in range(len(chunks) if alone else 0)
     ]
-    compare = {"out": logits("out", REAL_VOCAB)}
-    return Case(f"{name}; layers: {layers}", arguments, compare, tuple(parts))
+    tolerance = PREFILL_TOLERANCE * layers
+    compare = {"out": logits("out", REAL_VOCAB, tolerance)}
+    return Case(f"{name}; layers: {layers}", arguments, compare, tuple(parts), tolerance)
 
 
 def _decode(
@@ -266,11 +273,12 @@ def _decode(
         )
         for row in alone
     ]
+    tolerance = DECODE_TOLERANCE * layers
     compare = {
-        "out": logits("out", REAL_VOCAB),
+        "out": logits("out", REAL_VOCAB, tolerance),
         "sampled_ids": sampled("sampled_ids", "out", REAL_VOCAB),
     }
-    return Case(f"{name}; layers: {layers}", arguments, compare, tuple(parts))
+    return Case(f"{name}; layers: {layers}", arguments, compare, tuple(parts), tolerance)
 
 
 def _greedy_sample(name: str, scores: Tensor) -> Case:
