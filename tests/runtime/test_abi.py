@@ -27,7 +27,7 @@ def test_the_header_is_clean(language: tuple[str, str]) -> None:
 
 def test_the_pool_is_clean() -> None:
     for target in TARGETS.values():
-        flags = ("-target", target.triple, target.machine, "-x", "c", "-std=c17", *STRICT)
+        flags = ("-target", target.triple, *target.flags, "-x", "c", "-std=c17", *STRICT)
         done = subprocess.run(
             [str(locate()), "clang", *flags, "-Werror", "-"],
             input=PRELUDE + NOTHING,
