@@ -41,9 +41,13 @@ AOTC_INLINE aotc_v16 aotc_splat(float x) {
 
 // As a tree of halves: lane l and l + 8, then 4, 2 and 1 apart.
 AOTC_INLINE float aotc_sum16(aotc_v16 v) {
-    for (int half = 8; half > 0; half /= 2)
-        for (int l = 0; l < half; ++l) v[l] += v[l + half];
-    return v[0];
+    typedef float v8 __attribute__((vector_size(32)));
+    typedef float v4 __attribute__((vector_size(16)));
+    v8 eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+               __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+    v4 four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
+              __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 #define AOTC_TO_FLOAT_bf16(x) aotc_float_from_bf16(x)
