@@ -24,22 +24,17 @@ AOTC_INLINE void aotc_nn_strip_LEFT_RIGHT(int rows, int depth, int64_t n, const 
         for (int r = 0; r < depth; ++r)
             x[i][r] = AOTC_TO_FLOAT_LEFT(a[i * a_row + r * a_column]);
     int64_t j = 0;
-    for (; j + 16 * AOTC_STRIP_PANELS <= n; j += 16 * AOTC_STRIP_PANELS) {
-        aotc_v16 sum[AOTC_STRIP_ROWS][AOTC_STRIP_PANELS];
+    for (; j + 16 <= n; j += 16) {
+        aotc_v16 sum[AOTC_STRIP_ROWS];
         for (int i = 0; i < rows; ++i)
-            for (int h = 0; h < AOTC_STRIP_PANELS; ++h)
-                sum[i][h] = first ? (aotc_v16){0} : *(const aotc_v16u *)(c + i * c_row + j + 16 * h);
+            sum[i] = first ? (aotc_v16){0} : *(const aotc_v16u *)(c + i * c_row + j);
         for (int r = 0; r < depth; ++r) {
-            aotc_v16 w[AOTC_STRIP_PANELS];
-            for (int h = 0; h < AOTC_STRIP_PANELS; ++h)
-                w[h] = aotc_load16_RIGHT(b + r * b_row + j + 16 * h);
+            aotc_v16 w = aotc_load16_RIGHT(b + r * b_row + j);
             for (int i = 0; i < rows; ++i)
-                for (int h = 0; h < AOTC_STRIP_PANELS; ++h)
-                    sum[i][h] = __builtin_elementwise_fma(aotc_splat(x[i][r]), w[h], sum[i][h]);
+                sum[i] = __builtin_elementwise_fma(aotc_splat(x[i][r]), w, sum[i]);
         }
         for (int i = 0; i < rows; ++i)
-            for (int h = 0; h < AOTC_STRIP_PANELS; ++h)
-                *(aotc_v16u *)(c + i * c_row + j + 16 * h) = sum[i][h];
+            *(aotc_v16u *)(c + i * c_row + j) = sum[i];
     }
     for (; j < n; ++j)
         for (int i = 0; i < rows; ++i) {

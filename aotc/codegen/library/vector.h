@@ -12,14 +12,12 @@ typedef _Float16 aotc_h16 __attribute__((vector_size(32), aligned(2)));
 #if defined(__AVX512F__)
 #define AOTC_TILE_ROWS 12
 #define AOTC_STRIP_ROWS 8
-#define AOTC_STRIP_PANELS 2
 #define AOTC_FEW_ROWS 32
 #define AOTC_DOT_ROWS 8
 #define AOTC_DOT_COLUMNS 8
 #else
 #define AOTC_TILE_ROWS 6
 #define AOTC_STRIP_ROWS 4
-#define AOTC_STRIP_PANELS 1
 #define AOTC_FEW_ROWS 8
 #define AOTC_DOT_ROWS 6
 #define AOTC_DOT_COLUMNS 4
