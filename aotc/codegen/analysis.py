@@ -1,8 +1,8 @@
 """What code generation must know of every value before it writes the first line.
 
 For each tensor: where it is defined and last used, which storage it names (its root), and whether
-it stands in memory at all. An element-wise value with one element-wise reader is never stored:
-the reader computes it (`Form.INLINE`).
+it stands in memory at all. An element-wise value whose readers come together in one loop is never
+stored: the loop computes it (`Form.INLINE`).
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class _Analyser:
         self.updates: dict[str, list[int]] = defaultdict(list)  # target name -> positions
         self.read_roots: dict[str, set[str]] = {}
         self.sizes: dict[str, int] = {}
+        self.sinks: dict[str, int] = {}
 
     def run(self) -> Analysis:
         for parameter in self.program.parameters:
@@ -372,13 +373,38 @@ class _Analyser:
         self.read_roots[name] = reads
         trivial = not reads
         uses = self.result.uses[name]
-        if size > _MAX_INLINED or (len(uses) != 1 and not trivial):
+        if size > _MAX_INLINED or not (trivial or self._meets(name)):
             return Form.BUFFER
         if all(self._reads_elements(use, operation.result, trivial) for use in uses) and not (
             self._updated_between(reads, name, max((use.position for use in uses), default=0))
         ):
             return Form.INLINE
         return Form.BUFFER
+
+    def _meets(self, name: str) -> bool:
+        """Whether all that `name` is read for comes together in one loop, which may compute it.
+
+        The C compiler then finds the common expression, and nothing is computed twice.
+        """
+        return len({self._sink(use) for use in self.result.uses[name]}) == 1
+
+    def _sink(self, use: Use) -> int:
+        """Return the position of the loop in which a reader's element is computed."""
+        operation = use.operation
+        if operation is None or not isinstance(operation.result, TensorVar):
+            return use.position
+        name = operation.result.name
+        if name not in self.sinks:
+            self.sinks[name] = use.position  # where it is stored, if it is
+            if isinstance(self.table[operation.op].lowering, Pointwise):
+                uses = self.result.uses[name]
+                found = {
+                    self._sink(each) if self._reads_elements(each, operation.result, False) else -1
+                    for each in uses
+                }
+                if len(found) == 1 and -1 not in found:
+                    self.sinks[name] = found.pop()
+        return self.sinks[name]
 
     def _reads_elements(self, use: Use, value: object, trivial: bool) -> bool:
         """Whether the reader takes each element of `value` once, where it computes its own."""
@@ -416,7 +442,7 @@ class _Analyser:
         arguments = row.arguments(operation)
         assert isinstance(row.lowering, Pointwise)
         name = row.lowering.exact(arguments)
-        return name is not None and self.result.forms[arguments[name].name] is not Form.INLINE
+        return name is not None and self.result.forms.get(arguments[name].name) is not Form.INLINE
 
     def _updated_between(self, values: set[str], name: str, last: int) -> bool:
         """Whether storage that `values` name is updated after `name` is defined, before `last`."""

@@ -253,7 +253,7 @@ AOTC_OUTLINE void aotc_nt_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT
                 int64_t p = t * AOTC_DOT_DEPTH, depth = k - p < AOTC_DOT_DEPTH ? k - p : AOTC_DOT_DEPTH;
                 float *row = rows + (t * count + i) * AOTC_DOT_ROW;
                 aotc_row_LEFT_RIGHT(depth, a + (g + i) * a_row + p, 1, row);
-                for (int64_t l = depth; l < AOTC_DOT_ROW; ++l) row[l] = 0.0f;
+                for (int64_t l = depth; l % 16; ++l) row[l] = 0.0f;
             }
         const int64_t block = count <= 2 ? AOTC_DOT_COLUMNS : AOTC_DOT_BLOCK;
         for (int64_t j = 0; j < n; j += block) {
