@@ -33,4 +33,7 @@ golden: .venv/installed ## compare qwen3-tiny and qwen3-0.6b with their golden
 	$(BIN)/aotc build qwen3-0.6b
 	$(BIN)/aotc verify qwen3-0.6b --level numerics
 
-.PHONY: help prebuild test lint golden
+bench: .venv/installed ## measure against the limits of the machine, a few minutes
+	$(BIN)/python -m bench
+
+.PHONY: help prebuild test lint golden bench

@@ -1,0 +1,1 @@
+"""How fast aotc is on this machine, against what the machine can do: `python -m bench --help`."""

@@ -1,0 +1,80 @@
+"""What a call, a load and an upload cost beside the work itself."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from aotc.runtime import Worker
+from bench.measure import Row
+from bench.native import Limits, nothing
+
+_PARAMETERS = 25
+_CALLS = 1000
+
+# A server's start: nothing is imported before, and torch never.
+_LOAD = """
+import sys, time
+begin = time.perf_counter()
+from aotc.runtime import load
+imported = time.perf_counter()
+model, program, store, threads = sys.argv[1:]
+with load(model, program, store).prepare(int(threads)):
+    end = time.perf_counter()
+assert "torch" not in sys.modules
+print(imported - begin, end - imported)
+"""
+
+
+def dispatch(worker: Worker, quick: bool) -> list[Row]:
+    """Return rows for a bound call of an empty program, on the team and on one thread."""
+    program = nothing(_PARAMETERS)
+    rows = []
+    with program.prepare(1) as single:
+        for each in (worker, single):
+            tensors = [each.alloc_tensor((16,), "fp32") for _ in range(_PARAMETERS)]
+            call = each.load(program).bind(*tensors)
+            name = f"bound call, {_PARAMETERS} parameters, {each.threads} threads"
+            rows.append(Row(name, _per_call(call, 5 if quick else 25) * 1e6, "us"))
+    return rows[: 1 if worker.threads == 1 else 2]
+
+
+def loading(model: str, program: str, store: Path, threads: int, quick: bool) -> list[Row]:
+    """Return rows for a fresh process: from an artifact to a program ready to be called."""
+    command = [sys.executable, "-c", _LOAD, model, program, str(store), str(threads)]
+    times = []
+    for _ in range(3 if quick else 11):
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        times.append([float(word) for word in done.stdout.split()])
+    imports, loads = (statistics.median(each) for each in zip(*times, strict=True))
+    return [
+        Row("load to a ready handle", loads * 1e3, "ms"),
+        Row("  import of aotc.runtime before it", imports * 1e3, "ms"),
+    ]
+
+
+def upload(allocated: float, copied: float, limits: Limits) -> list[Row]:
+    """Return rows for `alloc_tensor`, and for a copy into memory that is there, in bytes a second.
+
+    The first includes that the system finds and clears the memory, which only it can hasten.
+    """
+    read = statistics.median(limits.reads)
+    against = "read, for a read and a write"
+    return [
+        Row("alloc_tensor of the weights", allocated / 1e9, "GB/s", 2 * allocated / read, against),
+        Row("  copied again, memory in place", copied / 1e9, "GB/s", 2 * copied / read, against),
+    ]
+
+
+def _per_call(call: Callable[[], object], repeats: int) -> float:
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        for _ in range(_CALLS):
+            call()
+        times.append((time.perf_counter() - begin) / _CALLS)
+    return statistics.median(times)
