@@ -74,10 +74,10 @@ AOTC_OUTLINE void aotc_nn_few_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const 
     }
 }
 
-// nn, B in panels of sixteen columns, each with its k rows one after the other; rows of A as floats,
-// AOTC_A_ROW apart. Panel h begins at b + h * panel.
+// nn, B as floats in panels of sixteen columns, each with its k rows one after the other, panel h at
+// b + h * panel; rows of A as floats, AOTC_A_ROW apart.
 AOTC_INLINE void aotc_nn_tile_LEFT_RIGHT(int rows, int panels, int64_t k, const float *a,
-                                         const RIGHT_TYPE *b, int64_t panel, float *c,
+                                         const float *b, int64_t panel, float *c,
                                          int64_t c_row, int first) {
     aotc_v16 sum[AOTC_TILE_ROWS][4];
     for (int i = 0; i < rows; ++i)
@@ -85,7 +85,7 @@ AOTC_INLINE void aotc_nn_tile_LEFT_RIGHT(int rows, int panels, int64_t k, const 
             sum[i][h] = first ? (aotc_v16){0} : *(const aotc_v16u *)(c + i * c_row + 16 * h);
     for (int64_t p = 0; p < k; ++p) {
         aotc_v16 w[4];
-        for (int h = 0; h < panels; ++h) w[h] = aotc_load16_RIGHT(b + h * panel + p * 16);
+        for (int h = 0; h < panels; ++h) w[h] = *(const aotc_v16u *)(b + h * panel + p * 16);
         for (int i = 0; i < rows; ++i) {
             aotc_v16 x = aotc_splat(a[i * AOTC_A_ROW + p]);
             for (int h = 0; h < panels; ++h)
@@ -99,7 +99,7 @@ AOTC_INLINE void aotc_nn_tile_LEFT_RIGHT(int rows, int panels, int64_t k, const 
 
 // As many panels at a time as registers hold: few rows leave room for many streams of B.
 AOTC_OUTLINE void aotc_nn_rows_LEFT_RIGHT(int rows, int64_t n, int64_t k, const float *a,
-                                          const RIGHT_TYPE *b, int64_t panel, float *c,
+                                          const float *b, int64_t panel, float *c,
                                           int64_t c_row, int first) {
     int64_t j = 0;
 #define AOTC_TILE(ROWS, PANELS) \
@@ -120,27 +120,27 @@ AOTC_OUTLINE void aotc_nn_rows_LEFT_RIGHT(int rows, int64_t n, int64_t k, const 
 #undef AOTC_TILE
 }
 
-// Pack B[0:depth][0:width] into panels; the columns that the last one lacks are zero.
+// Convert B[0:depth][0:width] to floats in panels; the columns that the last one lacks are zero.
 static void aotc_nn_pack_LEFT_RIGHT(int64_t depth, int64_t width, const RIGHT_TYPE *b,
-                                    int64_t b_row, RIGHT_TYPE *panels) {
+                                    int64_t b_row, float *panels) {
     for (int64_t r = 0; r < depth; ++r) {
         const RIGHT_TYPE *from = b + r * b_row;
         int64_t s = 0;
         for (; s + 16 <= width; s += 16)
-            __builtin_memcpy_inline(panels + s * depth + r * 16, from + s, 16 * sizeof(RIGHT_TYPE));
+            *(aotc_v16u *)(panels + s * depth + r * 16) = aotc_load16_RIGHT(from + s);
         for (int64_t l = 0; s < width && l < 16; ++l)
-            panels[s * depth + r * 16 + l] = s + l < width ? from[s + l] : (RIGHT_TYPE)0;
+            panels[s * depth + r * 16 + l] = s + l < width ? AOTC_TO_FLOAT_RIGHT(from[s + l]) : 0.0f;
     }
 }
 
-// nn, many rows: a block of B is packed into panels, and tiles of A are converted to float. Few rows
+// nn, many rows: a block of B is packed into panels, and tiles of A are converted. Few rows
 // pay for long reads of B's rows, many for staying long on a tile of C.
 AOTC_OUTLINE void aotc_nn_many_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a,
                                           int64_t a_row, int64_t a_column, const RIGHT_TYPE *b,
                                           int64_t b_row, float *c, int64_t c_row, int accumulate,
                                           void *scratch) {
     float *rows = scratch;
-    RIGHT_TYPE *block = (RIGHT_TYPE *)(rows + AOTC_A_ROW * AOTC_TILE_ROWS);
+    float *block = rows + AOTC_A_ROW * AOTC_TILE_ROWS;
     const int64_t most = m <= 48 ? 128 : AOTC_DEPTH;
     const int64_t columns = AOTC_BLOCK / most;
     // Equal tiles, so that none is left with few rows.
@@ -241,7 +241,7 @@ AOTC_OUTLINE void aotc_nt_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT
                                      int64_t a_row, const RIGHT_TYPE *b, int64_t b_row, float *c,
                                      int64_t c_row, int accumulate, void *scratch) {
     const int64_t parts = (k + AOTC_DOT_DEPTH - 1) / AOTC_DOT_DEPTH;
-    const int64_t fit = AOTC_BLOCK / 2 / (parts * AOTC_DOT_ROW);
+    const int64_t fit = (AOTC_BLOCK - 16 * AOTC_DOT_MOST * AOTC_DOT_BLOCK) / (parts * AOTC_DOT_ROW);
     const int64_t most = fit < AOTC_DOT_MOST ? fit : AOTC_DOT_MOST;
     aotc_v16 *partial = scratch;
     float *rows = (float *)(partial + AOTC_DOT_MOST * AOTC_DOT_BLOCK);

@@ -24,7 +24,7 @@ typedef _Float16 aotc_h16 __attribute__((vector_size(32), aligned(2)));
 #endif
 // Rows of a block of B that is packed at once, and its elements; the distance of A's rows beside it.
 #define AOTC_DEPTH 512
-#define AOTC_BLOCK (256 * 1024)
+#define AOTC_BLOCK (128 * 1024)
 #define AOTC_A_ROW (AOTC_DEPTH + 16)
 // Of dots: the part of k, the distance of A's rows, rows of B in a block, and rows of A at once.
 #define AOTC_DOT_DEPTH 1024
