@@ -78,6 +78,15 @@ def serve(task: Any, answer: Callable[[Any], Iterator[msgspec.Struct]]) -> None:
             answers.flush()
 
 
+def has_torch() -> bool:
+    """Return whether torch can be imported; most of verify does not need it."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 def _describe(code: int, log: list[str]) -> str:
     last = f": {log[-1]}" if log else ""
     if code < 0:

@@ -103,7 +103,7 @@ def _against_stored(stored: StoredProgram, answer: Recompiled) -> Iterator[Check
         names = ", ".join(each.component for each in differences)
         changed = {each.component for each in differences} & {"contract", "ir"}
         subject = "the sources now give another program" if changed else "built by another compiler"
-        message = f"{subject} ({names} differ): run `aotc build {stored.model}`"
+        message = f"{subject} (changed: {names}): run `aotc build {stored.model}`"
         yield _check(answer, SIGNATURE, message, differences[0])
         return
     layers = {each.media_type: each.digest for each in stored.manifest.layers}
@@ -118,6 +118,9 @@ def _against_stored(stored: StoredProgram, answer: Recompiled) -> Iterator[Check
 
 
 def _against_signature(mode: str, signature: Recompiled, answer: Recompiled) -> Iterator[Check]:
+    if answer.skipped is not None:
+        yield _check(answer, mode, f"not compiled from {mode}: {answer.skipped}", passed=True)
+        return
     if answer.error is not None:
         # Sources that do not compile at all are reported once.
         if signature.error is None:

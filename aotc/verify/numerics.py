@@ -81,6 +81,8 @@ def answer(task: Task) -> Iterator[Progress]:
     for name in task.programs:
         yield Progress(name, "start")
         try:
+            if not child.has_torch():
+                raise AotcError("torch cannot be imported", hint="pip install torch")
             stored = find(Path(task.store), task.model, name, task.target)
             for subject, found in _run_program(modules, stored, task.seed):
                 yield Progress(name, subject, found)

@@ -16,7 +16,7 @@ from aotc.config import Config
 from aotc.contract import Contract
 from aotc.errors import AotcError
 from aotc.program.key import text_digest
-from aotc.verify import bindings
+from aotc.verify import bindings, child
 
 SIGNATURE = "signature"
 
@@ -46,6 +46,8 @@ class Task(msgspec.Struct, tag="recompile"):
 class Recompiled(msgspec.Struct):
     """What came out for a program: an error, or what its manifest is a function of.
 
+    `skipped` says why the mode cannot be tried here.
+
     `components` are those of the canonical key, with the digests of contract, IR, toolchain and
     flags; `source` is the digest of the generated C. Only the mode `signature` makes machine code,
     which is a function of these: it has `layers`, by media type, and `manifest`.
@@ -54,6 +56,7 @@ class Recompiled(msgspec.Struct):
     program: str
     seconds: float = 0.0
     error: str | None = None
+    skipped: str | None = None
     components: dict[str, str] = {}
     source: str | None = None
     layers: dict[str, str] = {}
@@ -65,6 +68,9 @@ def answer(task: Task) -> Iterator[Recompiled]:
     if not task.mode.startswith("torch"):
         # None makes an import fail: neither the compiler nor a wrapper may need it.
         sys.modules["torch"] = None  # type: ignore[assignment]
+    elif not child.has_torch():
+        yield from (Recompiled(each, skipped="torch cannot be imported") for each in task.programs)
+        return
     config = configs.load(task.model, Path(task.models))
     for program in task.programs:
         begin = time.monotonic()

@@ -61,8 +61,8 @@ def prefill_cases(seed: int):
         gap=1,
         alone=True,
     )
-    length = min(MAX_TOKENS, 2 * page)
-    yield make("a chunk of pages", [(0, length)], layers=1, positions=length, pages=3)
+    length = min(MAX_TOKENS, MAX_SEQ)
+    yield make("a chunk of pages", [(0, length)], layers=1, positions=length, pages=TABLE_PAGES)
     # The golden takes the sequences one by one, each with all the weights.
     lens = [0] * MAX_BATCH
     lens[0], lens[-1], lens[MAX_BATCH // 2] = 3, 1, 2
