@@ -3,27 +3,37 @@
 `index.json` lists one image index for each model, by its reference name. A model's index lists the
 manifests of its programs; name and platform tell them apart. A manifest has the program's record
 as its config, and the object, the printed IR and the generated C as its layers.
+
+A store may lie on top of others, which are only read: those of `AOTC_STORE_LOWER`. What the upper
+one does not list is looked for in the next. Each is complete on its own: what its `index.json`
+leads to it holds itself.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from aotc.errors import AotcError, suggestion
 from aotc.program.model import DistributedCompiledProgram, Record
 from aotc.store import oci
 from aotc.store.digest import Digest
-from aotc.store.layout import IntegrityError, Layout
+from aotc.store.layout import MARKER_FILE, IntegrityError, Layout, StoreError
 from aotc.store.oci import Descriptor, Index, Manifest
 
 INDEX_FILE = "index.json"
-_LOCK_SECONDS = 60  # an update of `index.json` takes milliseconds
+LOWER_VARIABLE = "AOTC_STORE_LOWER"
+INDEX_LOCK = "index"
+LOCK_SECONDS = 60  # an update of `index.json` takes milliseconds
 
+_ATTEMPTS = 10  # at an update that others overwrite, where a file system does not keep locks
+
+Found = TypeVar("Found")
 Warn = Callable[[str], None]
 warn_log: Warn = logging.getLogger("aotc.store").warning
 
@@ -34,12 +44,16 @@ class NotFoundError(AotcError):
 
 @dataclass(frozen=True)
 class StoredProgram:
-    """A program in a store; its record is checked, its payload is checked when it is read."""
+    """A program as it was in a store; all of it has been read and checked.
+
+    `blobs` has the bytes of its layers, of its record and of its manifest.
+    """
 
     layout: Layout
     descriptor: Descriptor
     manifest: Manifest
     record: Record
+    blobs: tuple[bytes, ...] = field(repr=False)
 
     @property
     def model(self) -> str:
@@ -77,25 +91,30 @@ class StoredProgram:
         return self.descriptor.blob
 
     def object_bytes(self) -> bytes:
-        """Return the shared object; raise IntegrityError where it is damaged."""
+        """Return the shared object."""
         return self._layer(oci.OBJECT_TYPE)
 
     def ir(self) -> str:
-        """Return the printed IR; raise IntegrityError where it is damaged."""
+        """Return the printed IR; raise IntegrityError where it is not text."""
         return self._text(oci.IR_TYPE)
 
     def source(self) -> str:
-        """Return the generated C; raise IntegrityError where it is damaged."""
+        """Return the generated C; raise IntegrityError where it is not text."""
         return self._text(oci.SOURCE_TYPE)
 
+    @property
+    def digests(self) -> list[Digest]:
+        """The digests of `blobs`."""
+        parts = (*self.manifest.layers, self.manifest.config, self.descriptor)
+        return [part.blob for part in parts]
+
     def check(self) -> None:
-        """Read the whole payload; raise IntegrityError where any of it is damaged."""
-        for layer in self.manifest.layers:
-            self.layout.read_blob(layer.blob, layer.size)
+        """Read it again; raise IntegrityError where any of it is damaged by now."""
+        for digest, blob in zip(self.digests, self.blobs, strict=True):
+            self.layout.read_blob(digest, len(blob))
 
     def _layer(self, media_type: str) -> bytes:
-        layer = self.manifest.layers[oci.LAYER_TYPES.index(media_type)]
-        return self.layout.read_blob(layer.blob, layer.size)
+        return self.blobs[oci.LAYER_TYPES.index(media_type)]
 
     def _text(self, media_type: str) -> str:
         try:
@@ -132,18 +151,20 @@ def write_program(layout: Layout, program: DistributedCompiledProgram) -> Stored
         tuple(map(oci.describe, oci.LAYER_TYPES, layers)),
     )
     text = oci.encode(manifest)
-    layout.write_blobs([*layers, config, text])
-    return StoredProgram(layout, oci.describe(oci.MANIFEST_TYPE, text), manifest, record)
+    blobs = (*layers, config, text)
+    layout.write_blobs(blobs)
+    return StoredProgram(layout, oci.describe(oci.MANIFEST_TYPE, text), manifest, record, blobs)
 
 
 def open_program(layout: Layout, descriptor: Descriptor) -> StoredProgram:
-    """Return the program of a manifest; its record is read, its payload is not.
+    """Read the program of a manifest, all of it, from `layout` alone.
 
-    Raises IntegrityError where either is damaged, and UnsupportedSchemaError for a record of
+    Raises IntegrityError where any of it is damaged, and UnsupportedSchemaError for a record of
     another schema version.
     """
     subject = f"manifest {descriptor.digest}"
-    manifest = oci.decode(_read(layout, descriptor, oci.MANIFEST_TYPE), Manifest, subject)
+    text = _read(layout, descriptor, oci.MANIFEST_TYPE)
+    manifest = oci.decode(text, Manifest, subject)
     layers = tuple(layer.media_type for layer in manifest.layers)
     if layers != oci.LAYER_TYPES:
         raise IntegrityError(f"{subject}: layers {layers}, expected {oci.LAYER_TYPES}")
@@ -152,7 +173,8 @@ def open_program(layout: Layout, descriptor: Descriptor) -> StoredProgram:
         record = Record.decode(config)
     except ValueError as error:
         raise IntegrityError(f"{subject}: {error}", blob=manifest.config.blob) from None
-    return StoredProgram(layout, descriptor, manifest, record)
+    payload = [layout.read_blob(layer.blob, layer.size) for layer in manifest.layers]
+    return StoredProgram(layout, descriptor, manifest, record, (*payload, config, text))
 
 
 def publish(
@@ -166,54 +188,77 @@ def publish(
     """List `programs` under `model`, all of them at one point; return the digest of its index.
 
     They replace what is listed of the same name and target. Everything else stays, but programs
-    not in `declared`, the names that the model has now. Where all is listed already nothing is
-    written. Raises StoreError where the store cannot be written.
+    not in `declared`, the names that the model has now. One that was found in a store below, which
+    lists it, is left to that. Where all is listed already nothing is written. Raises StoreError
+    where the store cannot be written.
     """
     if any(each.model != model for each in programs):
         raise ValueError(f"a program of another model cannot be published under `{model}`")
+    below = [each for each in programs if _is_listed_below(layout, each)]
+    programs = [each for each in programs if each not in below]
+    hidden = {Entry(model, each.program, each.target) for each in below}
+
+    def merged() -> tuple[bytes, bytes]:
+        return _merged(layout, model, programs, hidden, declared)
+
     # A store that is up to date may be read-only.
     with suppress(IntegrityError):
-        text, top = _merged(layout, model, programs, declared)
+        text, top = merged()
         if layout.read_file(INDEX_FILE, oci.MAX_DOCUMENT) == top:
             return Digest.of(text)
-    with layout.lock("index", _LOCK_SECONDS):
-        _set_damage_aside(layout, model, warn)
-        text, top = _merged(layout, model, programs, declared)
-        layout.write_blob(text)
-        layout.write_file(INDEX_FILE, top)
-    return Digest.of(text)
+        if below and not programs and not _lists(layout, model):
+            return Digest.of(text)
+    for _ in range(_ATTEMPTS):
+        with layout.lock(INDEX_LOCK, LOCK_SECONDS):
+            _set_damage_aside(layout, model, warn)
+            text, top = merged()
+            # Also what `gc` has taken since it was built or found: what is listed is there.
+            layout.write_blobs([*(blob for each in programs for blob in each.blobs), text])
+            layout.sync_blobs()
+            layout.write_file(INDEX_FILE, top)
+            if layout.read_file(INDEX_FILE, oci.MAX_DOCUMENT) == top:
+                return Digest.of(text)
+    raise StoreError(
+        f"others keep overwriting {layout.root / INDEX_FILE}",
+        hint="its file system does not keep locks: build on one machine at a time",
+    )
 
 
 def find(
     root: Path, model: str, program: str, target: str | Sequence[str] | None = None
 ) -> StoredProgram:
-    """Find `program` of `model` in the store at `root`; nothing is written or locked.
+    """Find `program` of `model` in the store at `root`, or below it; read and check all of it.
 
     `target` is the wanted one, or several with the best first; without it the only one there is.
-    Raises NotFoundError, which says what there is, IntegrityError for a damaged store and
-    StoreError where there is none.
+    Nothing is written or locked, and `gc` may run meanwhile. Raises NotFoundError, which says what
+    there is, IntegrityError for a damaged store and StoreError where there is none.
     """
-    layout = Layout.open(root)
-    entries = dict(_entries(layout, model))
-    if not entries:
-        _refuse("model", model, {each for each, _ in _models(layout)}, f"the store in {root}")
-    here = {entry.target: entry for entry in entries if entry.program == program}
-    if not here:
-        _refuse("program", program, {entry.program for entry in entries}, f"`{model}`")
-    entry = here[_choose(model, program, list(here), target)]
-    stored = open_program(layout, entries[entry])
-    named = Entry(stored.model, stored.program, stored.target)
-    if named != entry:
-        raise IntegrityError(f"the index lists {entry}, its record is of {named}")
-    return stored
+    return _reading(root, lambda stores: _find(root, stores, model, program, target))
 
 
 def list_programs(root: Path) -> list[Entry]:
-    """Return what the store at `root` lists, sorted; no program is read.
+    """Return what the store at `root` lists, and those below it, sorted; no program is read.
 
     Raises IntegrityError for a damaged index and StoreError where there is no store.
     """
-    return sorted(entry for entry, _ in _entries(Layout.open(root)))
+    return _reading(root, lambda stores: sorted(_listed(stores)))
+
+
+def layers(root: Path) -> list[Layout]:
+    """Open the store at `root` and those below it, the first to look in first.
+
+    Where there are some below, that at `root` need not be there yet. Raises StoreError for one
+    that is not there or not a store.
+    """
+    lower = [Layout.open(each) for each in lower_roots() if each != root]
+    if lower and not os.path.lexists(root / MARKER_FILE):
+        return lower
+    return [Layout.open(root), *lower]
+
+
+def lower_roots() -> list[Path]:
+    """Return the folders of `AOTC_STORE_LOWER`, separated as those of PATH are."""
+    return [Path(each) for each in os.environ.get(LOWER_VARIABLE, "").split(os.pathsep) if each]
 
 
 def read_top_index(layout: Layout) -> Index:
@@ -262,11 +307,81 @@ def _models(layout: Layout) -> list[tuple[str, Descriptor]]:
     return [(name, each) for name, each in named if name]
 
 
-def _entries(layout: Layout, model: str | None = None) -> Iterable[tuple[Entry, Descriptor]]:
+def entries_of(layout: Layout, model: str | None = None) -> Iterable[tuple[Entry, Descriptor]]:
     for name, index in _models(layout):
         if model is None or name == model:
             for descriptor in read_model_index(layout, index).manifests:
                 yield entry_of(name, descriptor), descriptor
+
+
+def _reading(root: Path, read: Callable[[list[Layout]], Found]) -> Found:
+    """Return what `read` gives; repeat it where the index has changed under it.
+
+    What an index leads to is there, and stays for as long as it is the index. So what is missing,
+    or half written where a file system has no rename, is a fault only where it is that twice.
+    """
+    stores = layers(root)
+    seen = None
+    while True:
+        try:
+            return read(stores)
+        except IntegrityError:
+            before, seen = seen, [_index_text(each) for each in stores]
+            if seen == before:
+                raise
+
+
+def _index_text(layout: Layout) -> bytes | None:
+    try:
+        return layout.read_file(INDEX_FILE, oci.MAX_DOCUMENT)
+    except IntegrityError:
+        return None
+
+
+def _find(
+    root: Path,
+    stores: Sequence[Layout],
+    model: str,
+    program: str,
+    target: str | Sequence[str] | None,
+) -> StoredProgram:
+    entries = _listed(stores, model)
+    if not entries:
+        known = {name for each in stores for name, _ in _models(each)}
+        _refuse("model", model, known, f"the store in {root}")
+    here = {entry.target: entry for entry in entries if entry.program == program}
+    if not here:
+        _refuse("program", program, {entry.program for entry in entries}, f"`{model}`")
+    entry = here[_choose(model, program, list(here), target)]
+    stored = open_program(*entries[entry])
+    named = Entry(stored.model, stored.program, stored.target)
+    if named != entry:
+        raise IntegrityError(f"the index lists {entry}, its record is of {named}")
+    return stored
+
+
+def _listed(
+    stores: Sequence[Layout], model: str | None = None
+) -> dict[Entry, tuple[Layout, Descriptor]]:
+    """Return what the stores list, and which of them is the first to do so."""
+    found: dict[Entry, tuple[Layout, Descriptor]] = {}
+    for layout in stores:
+        for entry, descriptor in dict(entries_of(layout, model)).items():
+            found.setdefault(entry, (layout, descriptor))
+    return found
+
+
+def _lists(layout: Layout, model: str) -> bool:
+    return any(name == model for name, _ in _models(layout))
+
+
+def _is_listed_below(layout: Layout, stored: StoredProgram) -> bool:
+    if stored.layout.root == layout.root:
+        return False
+    entry = Entry(stored.model, stored.program, stored.target)
+    stores = [each for each in layers(layout.root) if each.root != layout.root]
+    first = _listed(stores, stored.model).get(entry)
+    return first is not None and first[1].digest == stored.descriptor.digest
 
 
 def _refuse(kind: str, name: str, known: Collection[str], where: str) -> NoReturn:
@@ -324,13 +439,17 @@ def _merged(
     layout: Layout,
     model: str,
     programs: Sequence[StoredProgram],
+    hidden: Collection[Entry],
     declared: Collection[str] | None,
 ) -> tuple[bytes, bytes]:
-    """Return the texts of the model's index and of `index.json` with `programs` listed."""
+    """Return the texts of the model's index and of `index.json` with `programs` listed.
+
+    What is `hidden` is not listed: a store below lists what is wanted.
+    """
     listed = {
         entry: descriptor
-        for entry, descriptor in _entries(layout, model)
-        if declared is None or entry.program in declared
+        for entry, descriptor in entries_of(layout, model)
+        if entry not in hidden and (declared is None or entry.program in declared)
     }
     for stored in programs:
         listed[Entry(model, stored.program, stored.target)] = Descriptor(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TypeVar
 
 import msgspec
@@ -105,7 +106,8 @@ def encode(document: Index | Manifest | Descriptor) -> bytes:
 def decode(text: bytes, kind: type[Document], subject: str) -> Document:
     """Return the document of `text`; raise IntegrityError where it is not one of that `kind`.
 
-    A field that the specification does not have, or that aotc never writes, is refused.
+    A field that the specification does not have, or that aotc never writes, is refused; and one
+    that is there twice, of which another reader may see the other.
     """
     try:
         document = msgspec.json.decode(text, type=kind)
@@ -119,4 +121,16 @@ def decode(text: bytes, kind: type[Document], subject: str) -> Document:
         ):
             if declared != wanted:
                 raise IntegrityError(f"{subject}: {name} `{declared}`, expected `{wanted}`")
+    if encode(document) != text:  # as another tool writes it, or with something twice
+        _refuse_duplicates(text, subject)
     return document
+
+
+def _refuse_duplicates(text: bytes, subject: str) -> None:
+    def check(pairs: list[tuple[str, object]]) -> None:
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise IntegrityError(f"{subject} is not valid: `{name}` is there twice")
+
+    json.loads(text, object_pairs_hook=check)

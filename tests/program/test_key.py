@@ -85,7 +85,6 @@ CHANGES = [
     ("flags", ("-O3 -fPIC",)),
     ("abi_version", 2),
     ("compiler", "1" * 64),
-    ("environment", {"CPATH": "x"}),
     ("environment", {"AOTC_OF_THE_FUTURE": "1"}),
 ]
 

@@ -1,4 +1,4 @@
-"""Small programs with an identity of their own, as the driver makes them."""
+"""Programs to store, and work in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,59 +6,27 @@ import os
 import pickle
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_layer import compile_shim
+from tiny_programs import build_key, build_program
 
-from aotc.program.key import BuildKey, canonical_key
+from aotc.program.key import BuildKey
 from aotc.program.model import DistributedCompiledProgram
-
-CONTRACT = b'{"parameters":[],"symbols":[],"returns":[]}'
 
 MakeProgram = Callable[..., DistributedCompiledProgram]
 
 
 @pytest.fixture
 def make_key() -> Callable[..., BuildKey]:
-    def make(model: str = "tiny", name: str = "decode", **changes: Any) -> BuildKey:
-        parts: dict[str, Any] = {
-            "contract": CONTRACT,
-            "ir": "program decode\n",
-            "target": "x86_64_v3",
-            "toolchain": "clang 1 sha256:00",
-            "flags": ("-O3",),
-            "abi_version": 1,
-            "environment": {},
-            "compiler": "0" * 64,
-        }
-        return canonical_key(model=model, program=name, **{**parts, **changes})
-
-    return make
+    return build_key
 
 
 @pytest.fixture
-def make_program(make_key: Callable[..., BuildKey]) -> MakeProgram:
-    def make(
-        model: str = "tiny",
-        name: str = "decode",
-        *,
-        target: str = "x86_64_v3",
-        code: bytes = b"\x7fELF" + bytes(range(64)),
-        ir: str = "program decode\n",
-    ) -> DistributedCompiledProgram:
-        return DistributedCompiledProgram(
-            model=model,
-            name=name,
-            target=target,
-            abi_version=1,
-            contract=CONTRACT,
-            object=code,
-            ir=ir,
-            source="void aotc_run(void) {}\n",
-            identity=make_key(model, name, target=target, ir=ir).components,
-        )
-
-    return make
+def make_program() -> MakeProgram:
+    return build_program
 
 
 @pytest.fixture
@@ -95,3 +63,9 @@ def in_child() -> Callable[..., Any]:
         return pickle.loads(content)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shim of `fault_layer`, compiled."""
+    return compile_shim(tmp_path_factory.mktemp("faults"))

@@ -264,23 +264,18 @@ def test_an_unreadable_source_is_a_miss(setup: Setup) -> None:
     assert setup.cache.lookup_inputs(setup.inputs, setup.sources) is None
 
 
-def test_explain_names_what_differs(setup: Setup) -> None:
-    assert setup.cache.explain(setup.inputs, setup.sources) is None
+def test_what_builds_depended_on_is_remembered(setup: Setup) -> None:
+    assert list(setup.cache.inputs("tiny", "decode")) == []
     stored = setup.build_once().program
-    setup.cache.record_inputs(setup.inputs, setup.read(*NAMES), stored)
-    assert setup.cache.explain(setup.inputs, setup.sources) == []
-    (setup.sources / "wrappers.py").write_text("other")
-    (setup.sources / "kernels" / "__init__.py").write_text("")
-    changed = BuildKey({**setup.inputs.components, "compiler": "2"})
-    found = setup.cache.explain(changed, setup.sources)
-    assert found is not None
-    assert [(each.component, each.mine, each.other) for each in found] == [
-        ("compiler", "2", "1"),
-        ("file kernels/__init__.py", text_digest(""), "absent"),
-        ("file wrappers.py", text_digest("other"), text_digest("wrapper")),
-    ]
-    other = BuildKey({**setup.inputs.components, "program": "prefill"})
-    assert setup.cache.explain(other, setup.sources) is None
+    files, texts = (
+        setup.read(*NAMES),
+        {"wrappers.py": "wrapper", "kernels/decode.py": "k\u00e4rnel"},
+    )
+    setup.cache.record_inputs(setup.inputs, files, stored, texts)
+    (found,) = setup.cache.inputs("tiny", "decode")
+    assert (found.components, found.files) == (setup.inputs.components, files)
+    assert (found.texts, found.manifest) == (texts, stored.descriptor)
+    assert list(setup.cache.inputs("tiny", "prefill")) == []
 
 
 def test_concurrent_builds_of_a_key_compile_once(setup: Setup, tmp_path: Path) -> None:

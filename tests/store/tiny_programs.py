@@ -1,0 +1,47 @@
+"""Small programs with an identity of their own, as the driver makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aotc.program.key import BuildKey, canonical_key
+from aotc.program.model import DistributedCompiledProgram
+
+CONTRACT = b'{"parameters":[],"symbols":[],"returns":[]}'
+
+
+def build_key(model: str = "tiny", name: str = "decode", **changes: Any) -> BuildKey:
+    """Return the canonical key of a program, with `changes` to its parts."""
+    parts: dict[str, Any] = {
+        "contract": CONTRACT,
+        "ir": "program decode\n",
+        "target": "x86_64_v3",
+        "toolchain": "clang 1 sha256:00",
+        "flags": ("-O3",),
+        "abi_version": 1,
+        "environment": {},
+        "compiler": "0" * 64,
+    }
+    return canonical_key(model=model, program=name, **{**parts, **changes})
+
+
+def build_program(
+    model: str = "tiny",
+    name: str = "decode",
+    *,
+    target: str = "x86_64_v3",
+    code: bytes = b"\x7fELF" + bytes(range(64)),
+    ir: str = "program decode\n",
+) -> DistributedCompiledProgram:
+    """Return a program; its code is not any that runs."""
+    return DistributedCompiledProgram(
+        model=model,
+        name=name,
+        target=target,
+        abi_version=1,
+        contract=CONTRACT,
+        object=code,
+        ir=ir,
+        source="void aotc_run(void) {}\n",
+        identity=build_key(model, name, target=target, ir=ir).components,
+    )
