@@ -1,60 +1,61 @@
-"""The pipeline, top to bottom: a program of a model config to an artifact in the store."""
+"""The pipeline, top to bottom: a program of a model config to an artifact in the store.
+
+`aotc.builder` does it for many programs, in processes.
+"""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
+from aotc import outside
 from aotc.config import Config
 from aotc.contract import Argument, Contract, to_json
 from aotc.errors import AotcError, suggestion
-from aotc.program.key import BuildKey, canonical_key, inputs_key
+from aotc.program.key import BuildKey, canonical_key, inputs_key, text_digest
 from aotc.program.model import DistributedCompiledProgram
 from aotc.runtime.host import Host
 from aotc.runtime.library import ABI_VERSION
-from aotc.store.artifact import StoredProgram, publish
 from aotc.store.cache import Built, Cache
-from aotc.store.layout import Layout, StoreError
+from aotc.store.layout import StoreError
 from aotc.toolchain import zig
 
 PLATFORM = "cpu"
 Note = Callable[[str], None]
 
 
-class Status(Enum):
-    """How a build of one program ended."""
-
-    BUILT = "built"
-    UP_TO_DATE = "up to date"
-    FAILED = "failed"
+# What a compilation goes through, in order; each takes longer than those before it together.
+STAGES = ("front end", "machine code")
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of one program: the artifact, or the error."""
+class Job:
+    """A program of a model, to be built for a target."""
 
+    config: Config
     program: str
-    status: Status
-    seconds: float
-    stored: StoredProgram | None = None
-    error: AotcError | None = None
-    warnings: tuple[str, ...] = ()
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.config.model}/{self.program} for {self.target}"
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program before it is compiled to machine code: canonical IR, contract and its key."""
+    """A program before it is compiled to machine code: canonical IR, contract and its key.
+
+    `files` has the digest of each file that it came from, None for one that is not there; `outside`
+    says what else it may have come from.
+    """
 
     key: BuildKey
     contract: Contract
     ir: str
     source: Callable[[], str]
     files: Mapping[str, str | None]
+    outside: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
@@ -89,7 +90,8 @@ def lower(
     from aotc.ops.verify import verify
     from aotc.passes import run_passes
 
-    lowered = frontend.lower(config, PLATFORM, str(config.programs[name].wrapper), arguments)
+    with outside.watch(config.source) as reads:
+        lowered = frontend.lower(config, PLATFORM, str(config.programs[name].wrapper), arguments)
     program = run_passes(lowered.program, verify)
     symbols = [symbol.name for symbol in lowered.contract.symbols]
     text = print_program(program)
@@ -110,7 +112,8 @@ def lower(
         lowered.contract,
         text,
         lambda: generate(program, symbols),
-        lowered.files,
+        {**reads.files, **lowered.files},
+        tuple(reads.others),
         lowered.warnings,
     )
 
@@ -134,79 +137,67 @@ def compile_program(
     )
 
 
-def build(
-    config: Config,
-    store: Path,
-    target: str,
-    chosen: Sequence[str] = (),
-    *,
-    warn: Note,
-    started: Note = lambda _: None,
-    finished: Callable[[Outcome], None] = lambda _: None,
-) -> list[Outcome]:
-    """Bring the chosen programs of a model, or all, up to date in `store`, and publish them.
+def jobs(config: Config, targets: Sequence[str], chosen: Sequence[str] = ()) -> list[Job]:
+    """Return a job for each target and each of the chosen programs of the model, or all.
 
-    A program that fails does not stop the others. `started` and `finished` are told of each;
-    `warn` of what was found damaged. Raises AotcError for an unknown program and StoreError where
-    the store cannot be written.
+    Raises AotcError for an unknown program.
     """
     names = program_names(config, chosen)
-    layout = Layout.create(store)
-    cache = Cache(layout, warn)
-    outcomes: list[Outcome] = []
-    # The front end of a program runs while the machine code of those before it is compiled.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        pending = []
-        for name in names:
-            started(name)
-            pending.append(_begin(config, name, target, cache, pool, warn))
-        for finish in pending:
-            outcomes.append(finish())
-            finished(outcomes[-1])
-    stored = [each.stored for each in outcomes if each.stored is not None]
-    if stored:
-        publish(layout, config.model, stored, declared=config.programs, warn=warn)
-    return outcomes
+    return [Job(config, name, target) for target in targets for name in names]
 
 
-def _begin(
-    config: Config, name: str, target: str, cache: Cache, pool: ThreadPoolExecutor, warn: Note
-) -> Callable[[], Outcome]:
-    """Look the program up, or lower it and start to compile it; return what waits for the end."""
-    begin = time.monotonic()
+@dataclass(frozen=True)
+class Made:
+    """A program brought up to date: with its level-one key and the files that it came from."""
+
+    built: Built
+    inputs: BuildKey
+    files: Mapping[str, str | None]
+    warnings: tuple[str, ...]
+
+
+def compile_into(cache: Cache, job: Job, entered: Note = lambda _: None) -> Made:
+    """Lower a program, compile it unless the store has it, and record what it came from.
+
+    Nothing is published. A program that may have come from more than its files is looked up by its
+    IR every time, with a warning that says why. `entered` is told each of `STAGES`. Raises
+    AotcError for a mistake in the sources, ToolchainError where the compiler fails and StoreError
+    where the store cannot be written.
+    """
+    config, name, target = job.config, job.program, job.target
     key = level_one_key(config, name, target)
-    stored = cache.lookup_inputs(key, config.source)
-    if stored is not None:
-        found = Outcome(name, Status.UP_TO_DATE, time.monotonic() - begin, stored)
-        return lambda: found
-    try:
-        compiled = lower(config, name, target)
-    except AotcError as error:
-        failed = Outcome(name, Status.FAILED, time.monotonic() - begin, error=error)
-        return lambda: failed
+    entered(STAGES[0])
+    compiled = lower(config, name, target)
 
-    def compile_once() -> tuple[Built, float]:
-        built = cache.build_once(
-            compiled.key, lambda: compile_program(config, name, target, compiled)
-        )
-        return built, time.monotonic() - begin
+    def machine_code() -> DistributedCompiledProgram:
+        entered(STAGES[1])
+        return compile_program(config, name, target, compiled)
 
-    future = pool.submit(compile_once)
-
-    def finish() -> Outcome:
+    built = cache.build_once(compiled.key, machine_code)
+    warnings = [f"{each}, which no key has" for each in compiled.outside]
+    if not compiled.outside:
         try:
-            built, seconds = future.result()
-        except AotcError as error:
-            return Outcome(name, Status.FAILED, time.monotonic() - begin, error=error)
-        try:
-            cache.record_inputs(key, compiled.files, built.program)
+            texts = _texts(config.source, compiled.files)
+            cache.record_inputs(key, compiled.files, built.program, texts)
         except StoreError as error:
             # The program is there; only the next build has to run the front end again.
-            warn(f"{error}")
-        status = Status.BUILT if built.compiled else Status.UP_TO_DATE
-        return Outcome(name, status, seconds, built.program, warnings=compiled.warnings)
+            cache.warn(f"{error}")
+    return Made(built, key, compiled.files, (*compiled.warnings, *warnings))
 
-    return finish
+
+def _texts(folder: Path, files: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the texts of `files`, but of those that have changed since they were read."""
+    found = {}
+    for name, digest in files.items():
+        if digest is not None:
+            try:
+                content = (folder / name).read_bytes()
+                text = content.decode("utf-8")
+            except (OSError, UnicodeDecodeError):
+                continue
+            if text_digest(content) == digest:
+                found[name] = text
+    return found
 
 
 def level_one_key(config: Config, name: str, target: str) -> BuildKey:

@@ -17,6 +17,9 @@ class ExitCode(IntEnum):
     USAGE = 2
     INTEGRITY = 3
     ENVIRONMENT = 4
+    STALE = 5
+    MISSING = 6
+    UNVERIFIABLE = 7
     INTERNAL = 70
 
 

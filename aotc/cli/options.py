@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import aotc
 from aotc.cli.output import Printer
+from aotc.errors import AotcError
 from aotc.store.artifact import NotFoundError
 from aotc.store.layout import StoreError
 
+if TYPE_CHECKING:
+    from aotc.config import Config
+    from aotc.driver import Job
+
 Function = Callable[..., Any]
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a command line names: models, and a job for each program and target."""
+
+    configs: list[Config]
+    jobs: list[Job]
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,39 @@ def output_options(function: Function) -> Function:
     as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     quiet = click.option("-q", "--quiet", is_flag=True, help="Print data and errors only.")
     return as_json(quiet(wrapper))
+
+
+def chosen_jobs(
+    models: Path, names: Sequence[str], targets: Sequence[str], *, all_models: bool = False
+) -> Chosen:
+    """Return what `MODEL [PROGRAM]...`, once or several times, names; without a program, all.
+
+    A name that is both a program of the model before it and a model is the program. Without
+    targets it is the best that runs here. Raises AotcError for an unknown name, UsageError for
+    none.
+    """
+    from aotc import config, driver
+
+    known = config.available_models(models)
+    if all_models == bool(names):
+        raise click.UsageError("name a model, or give --all" + ", not both" * bool(names))
+    if all_models and not known:
+        raise AotcError(f"no models in {models}", hint="--models-dir names their folder")
+    programs: dict[str, list[str]] = {each: [] for each in known} if all_models else {}
+    configs: dict[str, Config] = {}
+    model = ""
+    for name in names or known:
+        if not all_models and model and (name in configs[model].programs or name not in known):
+            programs[model].append(name)
+        else:
+            model = name
+            programs.setdefault(model, [])
+            configs[model] = configs.get(model) or config.load(model, models)
+    wanted = list(dict.fromkeys(targets)) or [driver.default_target()]
+    jobs = [
+        job for each in configs.values() for job in driver.jobs(each, wanted, programs[each.model])
+    ]
+    return Chosen(list(configs.values()), jobs)
 
 
 @contextmanager

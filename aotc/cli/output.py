@@ -76,16 +76,24 @@ class Printer:
             raise OutputError(f"cannot write the output: {error.strerror}") from None
 
     @contextmanager
-    def progress(self) -> Iterator[Running]:
-        """Show what is running meanwhile, if stderr is a terminal."""
+    def progress(self, *, bars: bool = False) -> Iterator[Running]:
+        """Show what is running meanwhile, if stderr is a terminal; with `bars`, how far it is."""
         if self.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
             yield Running(None)
             return
         # A fifth of the time of a build that has nothing to do, so only for who sees it.
         from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
 
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        bar = (BarColumn(bar_width=16), TextColumn("{task.fields[step]}")) if bars else ()
+        name = TextColumn("{task.description}")
+        columns = (SpinnerColumn(), name, *bar, TimeElapsedColumn())
         with Progress(
             *columns,
             console=Console(stderr=True),
@@ -101,16 +109,24 @@ class Printer:
 
 
 class Running:
-    """What is running: a line with a spinner and the time for each, on a terminal."""
+    """What is running: a line with a spinner and the time for each, on a terminal.
+
+    With bars, also how many of its steps are done, and which one it is at.
+    """
 
     def __init__(self, live: Progress | None):
         self._live = live
         self._tasks: dict[str, TaskID] = {}
 
-    def start(self, name: str) -> None:
-        """Show `name` from now on."""
+    def start(self, name: str, steps: int | None = None) -> None:
+        """Show `name`, which takes so many `steps`, from now on."""
         if self._live is not None:
-            self._tasks[name] = self._live.add_task(name, total=None)
+            self._tasks[name] = self._live.add_task(name, total=steps, step="")
+
+    def enter(self, name: str, done: int, step: str) -> None:
+        """Show that `name` has come to `step`, after `done` others."""
+        if self._live is not None and name in self._tasks:
+            self._live.update(self._tasks[name], completed=done, step=step)
 
     def finish(self, name: str) -> None:
         """Show `name` no longer."""
