@@ -12,7 +12,7 @@ help: ## list the targets
 	touch $@
 
 .venv/developer: .venv/installed
-	$(INSTALL) -e '.[test,lint]'
+	$(INSTALL) -e '.[test,lint,registry,signing]'
 	touch $@
 
 prebuild: .venv/installed ## install, then build and verify qwen3-14b

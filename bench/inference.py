@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from aotc import driver
+from aotc.builder.build import build as build_programs
 from aotc.config import Config
 from aotc.runtime import Program, Worker, load
 from bench.measure import Action, Row, Run, faster, interleave, median
@@ -39,7 +40,8 @@ class Plan:
 
 def build(config: Config, names: Sequence[str], store: Path) -> dict[str, Program]:
     """Build programs of `config` into `store`, and load them; raise the error of a build."""
-    outcomes = driver.build(config, store, driver.default_target(), names, warn=print)
+    jobs = driver.jobs(config, [driver.default_target()], names)
+    outcomes = build_programs(jobs, store, warn=print)
     for outcome in outcomes:
         if outcome.error is not None:
             raise outcome.error

@@ -41,6 +41,7 @@ class Limits:
     """
 
     def __init__(self, worker: Worker, nbytes: int):
+        self.worker = worker
         threads = worker.threads
         out = Parameter("out", "fp32", (threads * _LINE,), Direction.INOUT)
         result = worker.alloc_tensor((threads * _LINE,), "fp32")

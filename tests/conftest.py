@@ -77,3 +77,11 @@ def hf_model() -> Callable[..., Any]:
         return model
 
     return make
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the totals that tests have recorded: how many faults were tried, for instance."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "total":
+                terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {value}")

@@ -16,10 +16,16 @@ from aotc.errors import AotcError, ExitCode, suggestion
 
 # The command of each is `command` in its module, which is imported when it is called.
 COMMANDS = {
-    "build": ("aotc.cli.build", "Compile programs of MODEL into the store."),
+    "build": ("aotc.cli.build", "Compile programs of each MODEL into the store."),
     "ls": ("aotc.cli.ls", "List the programs in the store."),
     "show": ("aotc.cli.show", "Show PROGRAM of MODEL as it is in the store."),
+    "explain": ("aotc.cli.explain", "Tell why programs of MODEL are up to date, stale or missing."),
     "verify": ("aotc.cli.verify", "Check that the artifacts of MODEL are what its sources say."),
+    "sign": ("aotc.cli.sign", "Sign the artifacts of MODEL."),
+    "push": ("aotc.cli.push", "Push the artifacts of MODEL to a registry."),
+    "pull": ("aotc.cli.pull", "Pull the artifacts of a model from a registry into the store."),
+    "gc": ("aotc.cli.gc", "Remove from the store what nothing needs."),
+    "du": ("aotc.cli.du", "Show what takes room in the store."),
     "generate": ("aotc.cli.generate", "Generate tokens greedily with the artifacts of MODEL."),
     "config": ("aotc.cli.config", "Check MODEL's config and print what it resolves to."),
     "schema": ("aotc.cli.schema", "Print the JSON Schema of a model config."),

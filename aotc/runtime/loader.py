@@ -53,14 +53,26 @@ def default_store() -> Path:
     return Path(os.environ.get(STORE_VARIABLE) or DEFAULT_STORE)
 
 
-def load(model: str, program: str, store: Path | str | None = None) -> Program:
+def load(
+    model: str,
+    program: str,
+    store: Path | str | None = None,
+    *,
+    policy: Path | str | None = None,
+) -> Program:
     """Find `program` of `model` in `store`, verify it, and map it.
 
-    Nothing is compiled or written. Raises AotcError where the store has no such program or a
-    damaged one, and LoadError where this host cannot run it.
+    With the YAML file `policy` only what is signed as it wants (`aotc.signing`); that is checked
+    before anything is mapped. Nothing is compiled or written. Raises AotcError where the store has
+    no such program or a damaged one, PolicyError for one that is not trusted, and LoadError where
+    this host cannot run it.
     """
     root = default_store() if store is None else Path(store)
     stored = find(root, model, program, Host.current().targets())
+    if policy is not None:
+        from aotc.signing import Policy, check_policy  # needs packages that a loader does not
+
+        check_policy(Policy.load(policy), stored)
     try:
         if stored.record.ranks != 1:
             raise LoadError(f"it has {stored.record.ranks} ranks, this loader runs one")
