@@ -10,19 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotc import outside
 from aotc.config import Config
-from aotc.contract import Argument, Contract, to_json
+from aotc.contract import Argument, to_json
 from aotc.errors import AotcError, suggestion
 from aotc.program.key import BuildKey, canonical_key, inputs_key, text_digest
 from aotc.program.model import DistributedCompiledProgram
 from aotc.runtime.host import Host
-from aotc.runtime.library import ABI_VERSION
 from aotc.store.cache import Built, Cache
 from aotc.store.layout import StoreError
-from aotc.toolchain import zig
+from aotc.toolchain import TOOLCHAINS, Lowered, toolchain_for
 
-PLATFORM = "cpu"
 Note = Callable[[str], None]
 
 
@@ -44,24 +41,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program before it is compiled to machine code: canonical IR, contract and its key.
-
-    `files` has the digest of each file that it came from, None for one that is not there; `outside`
-    says what else it may have come from.
-    """
+    """A program as the front end leaves it, and its canonical key."""
 
     key: BuildKey
-    contract: Contract
-    ir: str
-    source: Callable[[], str]
-    files: Mapping[str, str | None]
-    outside: tuple[str, ...]
-    warnings: tuple[str, ...]
+    lowered: Lowered
 
 
 def default_target() -> str:
-    """Return the best target that runs here; the first known one where none does."""
-    return next(iter([*Host.current().targets(), *zig.TARGETS]))
+    """Return the best CPU level that runs here; the first known one where none does."""
+    return next(iter([*Host.current().targets(), *TOOLCHAINS[0].targets]))
 
 
 def program_names(config: Config, chosen: Sequence[str] = ()) -> list[str]:
@@ -79,59 +67,40 @@ def program_names(config: Config, chosen: Sequence[str] = ()) -> list[str]:
 def lower(
     config: Config, name: str, target: str, arguments: Sequence[Argument] | None = None
 ) -> Compiled:
-    """Run the front end and the passes; nothing is compiled to machine code.
+    """Run the front end; nothing is compiled to what runs.
 
     With `arguments` the types come from samples, else from the wrapper's signature. Raises
     AotcError for a mistake in the sources, with its place.
     """
-    from aotc import frontend
-    from aotc.codegen.source import generate
-    from aotc.ir.text import print_program
-    from aotc.ops.verify import verify
-    from aotc.passes import run_passes
-
-    with outside.watch(config.source) as reads:
-        lowered = frontend.lower(config, PLATFORM, str(config.programs[name].wrapper), arguments)
-    program = run_passes(lowered.program, verify)
-    symbols = [symbol.name for symbol in lowered.contract.symbols]
-    text = print_program(program)
+    toolchain = toolchain_for(target)
+    lowered = toolchain.lower(config, name, target, arguments)
     key = canonical_key(
         model=config.model,
         program=name,
         contract=to_json(lowered.contract),
-        ir=text,
+        ir=lowered.ir,
         target=target,
-        toolchain=zig.identity(),
-        flags=zig.flags(target),
-        abi_version=ABI_VERSION,
+        toolchain=toolchain.identity(),
+        flags=toolchain.flags(target),
+        abi_version=toolchain.abi_version,
         device_ids=config.device_ids,
         environment=os.environ,
     )
-    return Compiled(
-        key,
-        lowered.contract,
-        text,
-        lambda: generate(program, symbols),
-        {**reads.files, **lowered.files},
-        tuple(reads.others),
-        lowered.warnings,
-    )
+    return Compiled(key, lowered)
 
 
 def compile_program(
     config: Config, name: str, target: str, compiled: Compiled
 ) -> DistributedCompiledProgram:
-    """Generate C and compile it; raise AotcError or ToolchainError where either fails."""
-    source = compiled.source()
+    """Run the rest of the compiler; raise AotcError or ToolchainError where it fails."""
+    toolchain = toolchain_for(target)
     return DistributedCompiledProgram(
         model=config.model,
         name=name,
         target=target,
-        abi_version=ABI_VERSION,
-        contract=to_json(compiled.contract),
-        object=zig.compile_shared_object(source, zig.TARGETS[target]),
-        ir=compiled.ir,
-        source=source,
+        abi_version=toolchain.abi_version,
+        contract=to_json(compiled.lowered.contract),
+        layers=toolchain.compile(config, name, target, compiled.lowered),
         identity=compiled.key.components,
         device_ids=config.device_ids,
     )
@@ -168,21 +137,22 @@ def compile_into(cache: Cache, job: Job, entered: Note = lambda _: None) -> Made
     key = level_one_key(config, name, target)
     entered(STAGES[0])
     compiled = lower(config, name, target)
+    lowered = compiled.lowered
 
     def machine_code() -> DistributedCompiledProgram:
         entered(STAGES[1])
         return compile_program(config, name, target, compiled)
 
     built = cache.build_once(compiled.key, machine_code)
-    warnings = [f"{each}, which no key has" for each in compiled.outside]
-    if not compiled.outside:
+    warnings = [f"{each}, which no key has" for each in lowered.outside]
+    if not lowered.outside:
         try:
-            texts = _texts(config.source, compiled.files)
-            cache.record_inputs(key, compiled.files, built.program, texts)
+            texts = _texts(config.source, lowered.files)
+            cache.record_inputs(key, lowered.files, built.program, texts)
         except StoreError as error:
             # The program is there; only the next build has to run the front end again.
             cache.warn(f"{error}")
-    return Made(built, key, compiled.files, (*compiled.warnings, *warnings))
+    return Made(built, key, lowered.files, (*lowered.warnings, *warnings))
 
 
 def _texts(folder: Path, files: Mapping[str, str | None]) -> dict[str, str]:
@@ -202,12 +172,13 @@ def _texts(folder: Path, files: Mapping[str, str | None]) -> dict[str, str]:
 
 def level_one_key(config: Config, name: str, target: str) -> BuildKey:
     """Return the key of what a build of the program depends on besides its source files."""
+    toolchain = toolchain_for(target)
     return inputs_key(
         config=config,
         program=name,
         target=target,
-        toolchain=zig.identity(),
-        flags=zig.flags(target),
-        abi_version=ABI_VERSION,
+        toolchain=toolchain.identity(),
+        flags=toolchain.flags(target),
+        abi_version=toolchain.abi_version,
         environment=os.environ,
     )

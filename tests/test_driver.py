@@ -187,7 +187,7 @@ class Bench:
                 zig, "compile_shared_object", lambda source, _: machine_code(source, *world)
             ):
                 program = driver.compile_program(job.config, job.program, job.target, compiled)
-        output = (program.contract, program.ir, program.source, program.object, program.device_ids)
+        output = (program.contract, program.layers, program.device_ids)
         return compiled.key.digest, hit, output
 
 

@@ -15,7 +15,7 @@ from aotc import lock
 from aotc.errors import AotcError, ExitCode
 from aotc.lock import LOCK_FILE, Entry, LockFileError, NotLockedError
 from aotc.program.key import canonical_key
-from aotc.program.model import DistributedCompiledProgram
+from aotc.program.model import DistributedCompiledProgram, machine_code
 from aotc.store.artifact import StoredProgram, write_program
 from aotc.store.layout import Layout
 
@@ -42,7 +42,7 @@ def make(
         compiler="0" * 64,
     )
     program = DistributedCompiledProgram(
-        model, name, target, 1, contract, b"object", ir, "source", key.components
+        model, name, target, 1, contract, machine_code(b"object", ir, "source"), key.components
     )
     return write_program(Layout.create(folder / "store"), program)
 

@@ -18,6 +18,7 @@ from aotc.builder.state import first_difference
 from aotc.driver import Job
 from aotc.errors import AotcError, ExitCode
 from aotc.program.key import BuildKey
+from aotc.program.model import IR_TYPE, OBJECT_TYPE, SOURCE_TYPE
 from aotc.store.artifact import LOWER_VARIABLE, StoredProgram, find
 
 
@@ -118,25 +119,38 @@ def _difference(here: StoredProgram, there: StoredProgram) -> str | None:
     """Return the first difference, from what comes first on the way to machine code."""
     if here.manifest_digest == there.manifest_digest:
         return None
-    texts = (
-        ("contract", here.contract_json.decode(), there.contract_json.decode()),
-        ("IR", here.ir(), there.ir()),
-        ("C source", here.source(), there.source()),
-    )
-    for what, mine, others in texts:
-        if mine != others:
-            line, then, now = first_difference(mine, others)
-            return f"{what}, line {line}: here `{_line(then)}`, elsewhere `{_line(now)}`"
-    ours, theirs = here.object_bytes(), there.object_bytes()
-    if ours != theirs:
-        offset = next(
-            (at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
-            min(len(ours), len(theirs)),
-        )
-        return f"object, byte {offset} of {len(ours)} here and {len(theirs)} elsewhere"
+    ours, theirs = _parts(here), _parts(there)
+    for name in dict.fromkeys([*ours, *theirs]):
+        if name not in ours or name not in theirs:
+            return f"{name} is only {'here' if name in ours else 'elsewhere'}"
+        found = _content_difference(name, ours[name], theirs[name])
+        if found is not None:
+            return found
     for each in BuildKey(here.record.identity).explain(BuildKey(there.record.identity)):
         return f"component `{each.component}`: here {each.mine}, elsewhere {each.other}"
     return f"the manifest: here {here.manifest_digest}, elsewhere {there.manifest_digest}"
+
+
+def _parts(stored: StoredProgram) -> dict[str, bytes]:
+    """Return contract and payload by name, what others are made of first."""
+    names = {IR_TYPE: "IR", SOURCE_TYPE: "C source", OBJECT_TYPE: "object"}
+    payload = {each.media_type: each.content for each in stored.layers()}
+    files = stored.files() or {name: payload[media_type] for media_type, name in names.items()}
+    return {"contract": stored.contract_json, **files}
+
+
+def _content_difference(name: str, mine: bytes, others: bytes) -> str | None:
+    if mine == others:
+        return None
+    try:
+        line, then, now = first_difference(mine.decode(), others.decode())
+        return f"{name}, line {line}: here `{_line(then)}`, elsewhere `{_line(now)}`"
+    except UnicodeDecodeError:
+        at = next(
+            (at for at, (a, b) in enumerate(zip(mine, others, strict=False)) if a != b),
+            min(len(mine), len(others)),
+        )
+        return f"{name}, byte {at} of {len(mine)} here and {len(others)} elsewhere"
 
 
 def _line(text: str | None) -> str:

@@ -332,7 +332,7 @@ def _canonical_changes(
     """Yield in what the program that came out differs; the rest is `known` from level one."""
     for each in compiled.key.explain(BuildKey(before.record.identity)):
         if each.component == "ir":
-            lines = first_difference(before.ir(), compiled.ir)
+            lines = first_difference(before.ir(), compiled.lowered.ir)
             yield Change("ir", each.other, each.mine, None, *lines)
         elif each.component == "contract" or not known:
             yield Change(each.component, each.other, each.mine)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,17 @@ from aotc.errors import AotcError, ExitCode
 # The version of the stored record, apart from the version of the call ABI.
 # 1: model, program, target, abi_version, device_ids, contract, identity.
 SCHEMA_VERSION = 1
+
+# What the layers of a program are. Machine code for a CPU has these three, in this order:
+OBJECT_TYPE = "application/vnd.aotc.object.v1"
+IR_TYPE = "application/vnd.aotc.ir.v1+text"
+SOURCE_TYPE = "application/vnd.aotc.source.v1+c"
+# What PyPTO makes is a folder: each of its files is a layer, which says where it lies.
+FILE_TYPE = "application/vnd.aotc.file.v1"
+
+
+# Names as every file system takes them; a shell, too.
+_FILE_PATH = re.compile(r"[A-Za-z0-9_.+=@/-]{1,512}")
 
 
 class UnsupportedSchemaError(AotcError):
@@ -98,17 +110,63 @@ def built_by(identity: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
+class Layer:
+    """A part of a program's payload: `path` is where it lies in a folder, for a `FILE_TYPE`."""
+
+    media_type: str
+    content: bytes = field(repr=False)
+    path: str = ""
+
+
+def machine_code(shared_object: bytes, ir: str, source: str) -> tuple[Layer, ...]:
+    """Return the layers of a program for a CPU: object, printed IR, and the C generated from it."""
+    return (
+        Layer(OBJECT_TYPE, shared_object),
+        Layer(IR_TYPE, ir.encode()),
+        Layer(SOURCE_TYPE, source.encode()),
+    )
+
+
+def check_layers(layers: Sequence[tuple[str, str]]) -> str | None:
+    """Return what is wrong with these layers of one program, each a media type and a path.
+
+    They are the three of a CPU, or the files of a folder: at least one, in the order of their
+    paths, which lead to different places inside that folder and nowhere else.
+    """
+    types = tuple(media_type for media_type, _ in layers)
+    if FILE_TYPE not in types:
+        wanted = (OBJECT_TYPE, IR_TYPE, SOURCE_TYPE)
+        return None if types == wanted else f"layers {types}, expected {wanted}"
+    if set(types) != {FILE_TYPE}:
+        return f"layers {tuple(sorted(set(types)))}, expected {FILE_TYPE} alone"
+    paths = [path for _, path in layers]
+    if paths != sorted(set(paths)):
+        return "its files are not in the order of their paths, each once"
+    for path in paths:
+        parts = path.split("/")
+        if not _FILE_PATH.fullmatch(path) or not {"", ".", ".."}.isdisjoint(parts):
+            return f"a file lies at {path!r}, which is no place in a folder"
+    folders = {
+        "/".join(path.split("/")[:n]) for path in paths for n in range(1, path.count("/") + 1)
+    }
+    for path in paths:
+        if path in folders:
+            return f"`{path}` is both a file and a folder"
+    return None
+
+
+@dataclass(frozen=True)
 class DistributedCompiledProgram:
     """A compiled program: what the store keeps and the loader runs.
 
-    `contract` is the JSON text of its call contract; `object` is a shared object for `target`
-    (for instance `x86_64_v3`) that follows version `abi_version` of the C ABI; `ir` is the printed
-    IR and `source` the generated C that it came from. `identity` has every component of the
-    canonical build key (`aotc.program.key.canonical_key`): equal identities mean equal programs.
-    `device_ids` has one id for each rank.
+    `contract` is the JSON text of its call contract. `target` is a CPU level (for instance
+    `x86_64_v3`) or an NPU platform (`a2a3`); `layers` has what runs there, see `check_layers`.
+    `abi_version` is that of the C ABI, or of the folder that PyPTO loads. `identity` has every
+    component of the canonical build key (`aotc.program.key.canonical_key`): equal identities mean
+    equal programs. `device_ids` has one id for each rank.
 
-    Raises ValueError where `contract` is not a JSON object without surrounding whitespace, or no
-    device is named.
+    Raises ValueError where `contract` is not a JSON object without surrounding whitespace, the
+    layers are none of a program, or no device is named.
     """
 
     model: str
@@ -116,9 +174,7 @@ class DistributedCompiledProgram:
     target: str
     abi_version: int
     contract: bytes = field(repr=False)
-    object: bytes = field(repr=False)
-    ir: str = field(repr=False)
-    source: str = field(repr=False)
+    layers: tuple[Layer, ...] = field(repr=False)
     identity: Mapping[str, str] = field(repr=False)
     device_ids: tuple[int, ...] = (0,)
 
@@ -130,6 +186,13 @@ class DistributedCompiledProgram:
             raise ValueError("the contract is not a JSON object")
         if bytes(Record.decode(self.record().encode()).contract) != self.contract:
             raise ValueError("the contract is not one JSON value")
+        problem = check_layers([(each.media_type, each.path) for each in self.layers])
+        if problem is not None:
+            raise ValueError(problem)
+
+    def content(self, media_type: str) -> bytes:
+        """Return the layer of that type; raise KeyError where there is none."""
+        return {each.media_type: each.content for each in self.layers}[media_type]
 
     def record(self) -> Record:
         """Return the record to store."""

@@ -126,9 +126,7 @@ def fetch_program(
                 target=stored.target,
                 abi_version=stored.abi_version,
                 contract=stored.contract_json,
-                object=stored.object_bytes(),
-                ir=stored.ir(),
-                source=stored.source(),
+                layers=stored.layers(),
                 identity=record.identity,
                 device_ids=record.device_ids,
             )
@@ -341,9 +339,9 @@ def listed_referrers(text: bytes) -> list[_Listed]:
 
 def _decode(text: bytes, subject: str) -> Manifest:
     manifest = oci.decode(text, Manifest, subject)
-    layers_ = tuple(layer.media_type for layer in manifest.layers)
-    if (manifest.config.media_type, layers_) != (oci.CONFIG_TYPE, oci.LAYER_TYPES):
-        raise IntegrityError(
-            f"{subject} has config `{manifest.config.media_type}` and layers {layers_}"
-        )
+    if manifest.config.media_type != oci.CONFIG_TYPE:
+        raise IntegrityError(f"{subject} has config `{manifest.config.media_type}`")
+    problem = oci.check_manifest(manifest)
+    if problem is not None:
+        raise IntegrityError(f"{subject}: {problem}")
     return manifest

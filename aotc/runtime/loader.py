@@ -11,7 +11,7 @@ from aotc.contract import Contract, ContractError
 from aotc.runtime.host import Host, choose_threads
 from aotc.runtime.library import ABI_VERSION, Library, LoadError, check_abi_version, map_object
 from aotc.runtime.worker import Worker
-from aotc.store.artifact import find
+from aotc.store.artifact import StoredProgram, find
 
 STORE_VARIABLE = "AOTC_STORE"
 DEFAULT_STORE = "artifacts"
@@ -58,21 +58,31 @@ def load(
     program: str,
     store: Path | str | None = None,
     *,
+    target: str | None = None,
     policy: Path | str | None = None,
 ) -> Program:
     """Find `program` of `model` in `store`, verify it, and map it.
 
-    With the YAML file `policy` only what is signed as it wants (`aotc.signing`); that is checked
-    before anything is mapped. Nothing is compiled or written. Raises AotcError where the store has
-    no such program or a damaged one, PolicyError for one that is not trusted, and LoadError where
-    this host cannot run it.
+    Without `target` it is the best that is there for the CPU of this host. With the YAML file
+    `policy` only what is signed as it wants (`aotc.signing`); that is checked before anything is
+    mapped. Nothing is compiled or written. Raises AotcError where the store has no such program or
+    a damaged one, PolicyError for one that is not trusted, and LoadError where this host cannot
+    run it.
     """
     root = default_store() if store is None else Path(store)
-    stored = find(root, model, program, Host.current().targets())
+    stored = find(root, model, program, target or Host.current().targets())
     if policy is not None:
         from aotc.signing import Policy, check_policy  # needs packages that a loader does not
 
         check_policy(Policy.load(policy), stored)
+    return load_stored(stored)
+
+
+def load_stored(stored: StoredProgram) -> Program:
+    """Map the code of a program that has been found, and so verified.
+
+    Raises LoadError where this host cannot run it.
+    """
     try:
         if stored.record.ranks != 1:
             raise LoadError(f"it has {stored.record.ranks} ranks, this loader runs one")
@@ -83,5 +93,6 @@ def load(
             stored.abi_version,
         )
     except (LoadError, ContractError) as error:
-        message = f"`{program}` of `{model}`, built by {stored.built_by}: {error.message}"
+        subject = f"`{stored.program}` of `{stored.model}`"
+        message = f"{subject}, built by {stored.built_by}: {error.message}"
         raise LoadError(message, hint=error.hint) from None

@@ -2,7 +2,8 @@
 
 `index.json` lists one image index for each model, by its reference name. A model's index lists the
 manifests of its programs; name and platform tell them apart. A manifest has the program's record
-as its config, and the object, the printed IR and the generated C as its layers.
+as its config, and its payload as layers: the object, the printed IR and the generated C, or the
+files of the folder that PyPTO loads.
 
 A store may lie on top of others, which are only read: those of `AOTC_STORE_LOWER`. What the upper
 one does not list is looked for in the next. Each is complete on its own: what its `index.json`
@@ -20,7 +21,14 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from aotc.errors import AotcError, suggestion
-from aotc.program.model import DistributedCompiledProgram, Record
+from aotc.program.model import (
+    IR_TYPE,
+    OBJECT_TYPE,
+    SOURCE_TYPE,
+    DistributedCompiledProgram,
+    Layer,
+    Record,
+)
 from aotc.store import oci
 from aotc.store.digest import Digest
 from aotc.store.layout import MARKER_FILE, IntegrityError, Layout, StoreError
@@ -67,12 +75,12 @@ class StoredProgram:
 
     @property
     def target(self) -> str:
-        """The CPU level that the object is for, for instance `x86_64_v3`."""
+        """What it runs on: a CPU level, for instance `x86_64_v3`, or an NPU platform."""
         return self.record.target
 
     @property
     def abi_version(self) -> int:
-        """The version of the C ABI that the object follows."""
+        """The version of the C ABI, or of the folder that PyPTO loads."""
         return self.record.abi_version
 
     @property
@@ -91,16 +99,27 @@ class StoredProgram:
         return self.descriptor.blob
 
     def object_bytes(self) -> bytes:
-        """Return the shared object."""
-        return self._layer(oci.OBJECT_TYPE)
+        """Return the shared object; raise NotFoundError for a program that has none."""
+        return self._layer(OBJECT_TYPE)
 
     def ir(self) -> str:
         """Return the printed IR; raise IntegrityError where it is not text."""
-        return self._text(oci.IR_TYPE)
+        return self._text(IR_TYPE)
 
     def source(self) -> str:
         """Return the generated C; raise IntegrityError where it is not text."""
-        return self._text(oci.SOURCE_TYPE)
+        return self._text(SOURCE_TYPE)
+
+    def files(self) -> dict[str, bytes]:
+        """Return the files of a program that is a folder, by path; none for one that is not."""
+        return {each.path: each.content for each in self.layers() if each.path}
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Return the payload."""
+        return tuple(
+            Layer(each.media_type, blob, each.annotations.get(oci.FILE_PATH, ""))
+            for each, blob in zip(self.manifest.layers, self.blobs, strict=False)
+        )
 
     @property
     def digests(self) -> list[Digest]:
@@ -114,7 +133,13 @@ class StoredProgram:
             self.layout.read_blob(digest, len(blob))
 
     def _layer(self, media_type: str) -> bytes:
-        return self.blobs[oci.LAYER_TYPES.index(media_type)]
+        for each in self.layers():
+            if each.media_type == media_type:
+                return each.content
+        raise NotFoundError(
+            f"`{self.program}` of `{self.model}` for {self.target} is a folder of files",
+            hint="`aotc show --file PATH` prints one",
+        )
 
     def _text(self, media_type: str) -> str:
         try:
@@ -145,13 +170,12 @@ def write_program(layout: Layout, program: DistributedCompiledProgram) -> Stored
     oci.platform_of(program.target)
     record = program.record()
     config = record.encode()
-    layers = (program.object, program.ir.encode(), program.source.encode())
     manifest = Manifest(
         oci.describe(oci.CONFIG_TYPE, config),
-        tuple(map(oci.describe, oci.LAYER_TYPES, layers)),
+        tuple(oci.describe(each.media_type, each.content, each.path) for each in program.layers),
     )
     text = oci.encode(manifest)
-    blobs = (*layers, config, text)
+    blobs = (*(each.content for each in program.layers), config, text)
     layout.write_blobs(blobs)
     return StoredProgram(layout, oci.describe(oci.MANIFEST_TYPE, text), manifest, record, blobs)
 
@@ -165,9 +189,9 @@ def open_program(layout: Layout, descriptor: Descriptor) -> StoredProgram:
     subject = f"manifest {descriptor.digest}"
     text = _read(layout, descriptor, oci.MANIFEST_TYPE)
     manifest = oci.decode(text, Manifest, subject)
-    layers = tuple(layer.media_type for layer in manifest.layers)
-    if layers != oci.LAYER_TYPES:
-        raise IntegrityError(f"{subject}: layers {layers}, expected {oci.LAYER_TYPES}")
+    problem = oci.check_manifest(manifest)
+    if problem is not None:
+        raise IntegrityError(f"{subject}: {problem}")
     config = _read(layout, manifest.config, oci.CONFIG_TYPE)
     try:
         record = Record.decode(config)

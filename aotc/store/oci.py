@@ -8,19 +8,16 @@ from typing import TypeVar
 import msgspec
 
 from aotc.errors import AotcError
-from aotc.program.model import canonical_json
+from aotc.program.model import canonical_json, check_layers
 from aotc.store.digest import Digest
 from aotc.store.layout import IntegrityError
 
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.aotc.program.config.v1+json"
-OBJECT_TYPE = "application/vnd.aotc.object.v1"
-IR_TYPE = "application/vnd.aotc.ir.v1+text"
-SOURCE_TYPE = "application/vnd.aotc.source.v1+c"
-LAYER_TYPES = (OBJECT_TYPE, IR_TYPE, SOURCE_TYPE)
 
 REFERENCE_NAME = "org.opencontainers.image.ref.name"
+FILE_PATH = "org.opencontainers.image.title"  # where tools put a layer that is a file
 PROGRAM_NAME = "dev.aotc.program"
 
 MAX_DOCUMENT = 4 << 20  # bytes; what registries accept of a manifest
@@ -39,6 +36,11 @@ PLATFORMS = {
     "x86_64_v3": Platform("amd64", "linux", "v3"),
     "x86_64_v4": Platform("amd64", "linux", "v4"),
     "aarch64": Platform("arm64", "linux", "v8"),
+    # An NPU, or its simulator: whatever the CPU of the host is.
+    "a2a3": Platform("ascend", "linux", "a2a3"),
+    "a5": Platform("ascend", "linux", "a5"),
+    "a2a3sim": Platform("ascend", "linux", "a2a3sim"),
+    "a5sim": Platform("ascend", "linux", "a5sim"),
 }
 TARGETS = {platform: target for target, platform in PLATFORMS.items()}
 
@@ -68,6 +70,11 @@ class Descriptor(
             raise ValueError(f"negative size {self.size}")
 
     @property
+    def part(self) -> str:
+        """What part of a program it is: the path of a file, or the media type."""
+        return self.annotations.get(FILE_PATH, self.media_type)
+
+    @property
     def blob(self) -> Digest:
         """The digest, parsed."""
         return Digest.parse(self.digest)
@@ -93,9 +100,17 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
 Document = TypeVar("Document", Index, Manifest, Descriptor)
 
 
-def describe(media_type: str, content: bytes) -> Descriptor:
-    """Return the descriptor of `content`."""
-    return Descriptor(media_type, str(Digest.of(content)), len(content))
+def describe(media_type: str, content: bytes, path: str = "") -> Descriptor:
+    """Return the descriptor of `content`; a file has the `path` where it lies."""
+    annotations = {FILE_PATH: path} if path else {}
+    return Descriptor(media_type, str(Digest.of(content)), len(content), annotations)
+
+
+def check_manifest(manifest: Manifest) -> str | None:
+    """Return what is wrong with the layers of a program's manifest, or None."""
+    return check_layers(
+        [(each.media_type, each.annotations.get(FILE_PATH, "")) for each in manifest.layers]
+    )
 
 
 def encode(document: Index | Manifest | Descriptor) -> bytes:

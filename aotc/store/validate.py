@@ -118,11 +118,11 @@ class _Validator:
             yield Problem(where, error.message)
             return
         yield from self.record(f"{where} > config", entry, manifest.config)
-        declared = tuple(each.media_type for each in manifest.layers)
-        if declared != oci.LAYER_TYPES:
-            yield Problem(where, f"layers {declared}, expected {oci.LAYER_TYPES}")
+        problem = oci.check_manifest(manifest)
+        if problem is not None:
+            yield Problem(where, problem)
         for each in manifest.layers:
-            yield from self.layer(f"{where} > layer {each.media_type}", each)
+            yield from self.layer(f"{where} > layer {each.part}", each)
 
     def layer(self, where: str, descriptor: Descriptor) -> Iterator[Problem]:
         """Check a layer; one that many programs share is read once."""
@@ -156,7 +156,7 @@ class _Validator:
         if descriptor.media_type != media_type:
             declared = descriptor.media_type
             yield Problem(where, f"media type `{declared}` was declared, expected `{media_type}`")
-        document = media_type not in oci.LAYER_TYPES
+        document = media_type in (oci.INDEX_TYPE, oci.MANIFEST_TYPE, oci.CONFIG_TYPE)
         if document and descriptor.size > oci.MAX_DOCUMENT:
             yield Problem(where, f"{descriptor.size} bytes, expected at most {oci.MAX_DOCUMENT}")
             return None

@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotc.errors import AotcError, ExitCode
+from aotc.toolchain.base import ToolchainError
 
 # No -ffast-math: results are part of the contract. An FMA is written where one is meant.
 _FLAGS = (
@@ -20,12 +20,6 @@ _FLAGS = (
     *("-Wall", "-Werror", "-Wno-pass-failed", "-Wno-unused-function", "-Wno-unused-variable"),
 )
 _LINK_FLAGS = ("-shared", "--no-undefined", "--build-id=none", "-z", "noexecstack")
-
-
-class ToolchainError(AotcError):
-    """The compiler is missing, or refused its input; the message carries what it printed."""
-
-    exit_code = ExitCode.ENVIRONMENT
 
 
 @dataclass(frozen=True)

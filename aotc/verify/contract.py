@@ -8,7 +8,6 @@ from itertools import zip_longest
 
 from aotc.config import Config
 from aotc.contract import Contract, ContractError, DynamicSymbol, Parameter, from_json
-from aotc.driver import PLATFORM
 from aotc.errors import AotcError
 from aotc.store.artifact import StoredProgram
 from aotc.verify.check import CONTRACT, Check
@@ -22,13 +21,12 @@ def check(config: Config, stored: StoredProgram) -> Iterator[Check]:
 
     The sources are parsed, nothing is compiled.
     """
-    from aotc import frontend
+    from aotc.toolchain import toolchain_for
 
     begin = time.monotonic()
     name = stored.program
     try:
-        wrapper = str(config.programs[name].wrapper)
-        declared = frontend.lower(config, PLATFORM, wrapper, None).contract
+        declared = toolchain_for(stored.target).contract(config, name, stored.target)
         built = from_json(stored.contract_json)
     except ContractError as error:
         yield _failure(name, f"the artifact has no contract that can be read: {error}", begin)

@@ -106,11 +106,11 @@ def _against_stored(stored: StoredProgram, answer: Recompiled) -> Iterator[Check
         message = f"{subject} (changed: {names}): run `aotc build {stored.model}`"
         yield _check(answer, SIGNATURE, message, differences[0])
         return
-    layers = {each.media_type: each.digest for each in stored.manifest.layers}
-    for media_type, digest in answer.layers.items():
-        if layers.get(media_type) != digest:
-            message = f"equal inputs gave another {media_type}: `{name}` does not compile the same"
-            difference = Difference(media_type, digest, layers.get(media_type))
+    layers = {each.part: each.digest for each in stored.manifest.layers}
+    for part, digest in answer.layers.items():
+        if layers.get(part) != digest:
+            message = f"equal inputs gave another {part}: `{name}` does not compile the same"
+            difference = Difference(part, digest, layers.get(part))
             yield _check(answer, SIGNATURE, f"{message} twice", difference)
             return
     message = "equal inputs gave another manifest"

@@ -15,9 +15,9 @@ import msgspec
 from aotc import config as configs
 from aotc.config import Config
 from aotc.contract import Contract, Direction, Parameter, from_json
-from aotc.driver import PLATFORM
 from aotc.errors import AotcError
 from aotc.store.artifact import StoredProgram, find
+from aotc.toolchain import toolchain_for
 from aotc.verify import bindings, child
 from aotc.verify.case import Alone, Case, Mismatch, Tensors, at, close, equal
 from aotc.verify.check import NUMERICS, Check
@@ -77,7 +77,7 @@ def check(config: Config, store: Path, stored: Sequence[StoredProgram]) -> Itera
 def answer(task: Task) -> Iterator[Progress]:
     """Run the cases; the other side of `check`."""
     config = configs.load(task.model, Path(task.models))
-    modules = _Modules(config)
+    modules = _Modules(config, task.target)
     for name in task.programs:
         yield Progress(name, "start")
         try:
@@ -94,8 +94,9 @@ def answer(task: Task) -> Iterator[Progress]:
 class _Modules:
     """The modules of the model that are not compiled, each executed once for all programs."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, target: str):
         self.config = config
+        self.platform = toolchain_for(target).platform(target)
         self._loaded: dict[str, ModuleType] = {}
 
     def load(self, name: str) -> ModuleType:
@@ -103,7 +104,7 @@ class _Modules:
         from aotc.frontend import source
 
         if name not in self._loaded:
-            environment = self.config.environment(PLATFORM)
+            environment = self.config.environment(self.platform)
             self._loaded[name], _ = source.load(self.config.source, name, environment)
         return self._loaded[name]
 
@@ -114,7 +115,7 @@ def _run_program(
     """Yield the name of each case before it runs, and then again with each check."""
     import torch
 
-    from aotc.runtime import load_program
+    from aotc.runtime.loader import load_stored
 
     name = stored.program
     reference = modules.config.programs[name].golden
@@ -131,7 +132,7 @@ def _run_program(
             hint=f"define `{reference.function}` in {module.__file__ or reference.module}",
         )
     contract = from_json(stored.contract_json)
-    program = load_program(contract, stored.object_bytes(), stored.target, stored.abi_version)
+    program = load_stored(stored)
     with ExitStack() as stack, torch.inference_mode():
         workers = [stack.enter_context(program.prepare(threads)) for threads in _THREADS]
         runner = _Runner(contract, golden, workers[0], workers[1])

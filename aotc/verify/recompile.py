@@ -50,7 +50,7 @@ class Recompiled(msgspec.Struct):
 
     `components` are those of the canonical key, with the digests of contract, IR, toolchain and
     flags; `source` is the digest of the generated C. Only the mode `signature` makes machine code,
-    which is a function of these: it has `layers`, by media type, and `manifest`.
+    which is a function of these: it has `layers`, by `Descriptor.part`, and `manifest`.
     """
 
     program: str
@@ -97,17 +97,17 @@ def _recompile(config: Config, name: str, target: str, mode: str) -> Recompiled:
         return Recompiled(
             name,
             components=dict(compiled.key.components),
-            source=text_digest(program.source),
-            layers={each.media_type: each.digest for each in stored.manifest.layers},
+            source=text_digest(compiled.lowered.source()),
+            layers={each.part: each.digest for each in stored.manifest.layers},
             manifest=str(stored.manifest_digest),
         )
-    parameters = compiled.contract.parameters
-    arguments = arguments_of(_samples(compiled.contract, mode, choose), parameters)
+    parameters = compiled.lowered.contract.parameters
+    arguments = arguments_of(_samples(compiled.lowered.contract, mode, choose), parameters)
     compiled = driver.lower(config, name, target, arguments)
     return Recompiled(
         name,
         components=dict(compiled.key.components),
-        source=text_digest(compiled.source()),
+        source=text_digest(compiled.lowered.source()),
     )
 
 

@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 
 from aotc.errors import ExitCode
 from aotc.program.model import (
+    FILE_TYPE,
+    IR_TYPE,
+    OBJECT_TYPE,
     SCHEMA_VERSION,
     DistributedCompiledProgram,
+    Layer,
     Record,
     UnsupportedSchemaError,
+    machine_code,
 )
 
 
@@ -25,9 +30,7 @@ def program(**changes: Any) -> DistributedCompiledProgram:
         "target": "x86_64_v3",
         "abi_version": 1,
         "contract": b'{"parameters":[],"symbols":[]}',
-        "object": b"code",
-        "ir": "ir",
-        "source": "c",
+        "layers": machine_code(b"code", "ir", "c"),
         "identity": {"toolchain": "clang 1", "aotc": "0.1.0"},
     }
     return DistributedCompiledProgram(**{**fields, **changes})
@@ -122,3 +125,46 @@ def test_what_encode_does_not_write_is_refused(change: Any) -> None:
     assert change(text) != text
     with pytest.raises(ValueError, match="not a program record"):
         Record.decode(change(text))
+
+
+def folder(*paths: str) -> tuple[Layer, ...]:
+    return tuple(Layer(FILE_TYPE, path.encode(), path) for path in paths)
+
+
+def test_a_program_can_be_a_folder() -> None:
+    made = program(layers=folder("distributed_meta.json", "next_levels/chip/k.pto"))
+    assert made.content(FILE_TYPE) == b"next_levels/chip/k.pto"
+
+
+@pytest.mark.parametrize(
+    ("layers", "problem"),
+    [
+        ((), "expected"),
+        (machine_code(b"", "", "")[:2], "expected"),
+        (machine_code(b"", "", "")[::-1], "expected"),
+        ((Layer(OBJECT_TYPE, b""), *folder("a")), "alone"),
+        ((Layer(IR_TYPE, b""), *folder("a")), "alone"),
+        (folder("b", "a"), "in the order"),
+        (folder("a", "a"), "each once"),
+        (folder("a", "a/b"), "both a file and a folder"),
+        *[
+            (folder(path), "no place in a folder")
+            for path in (
+                "",
+                "/etc/passwd",
+                "../x",
+                "a/../b",
+                "a//b",
+                "a/",
+                "./a",
+                "a\\b",
+                "a\0",
+                "ä",
+            )
+        ],
+        (folder("a" * 513), "no place in a folder"),
+    ],
+)
+def test_layers_that_no_program_has(layers: tuple[Layer, ...], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        program(layers=layers)

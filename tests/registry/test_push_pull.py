@@ -247,7 +247,7 @@ def test_a_program_by_its_key(make_store, reference: str, key: BuildKey) -> None
     program = fetch_program(reference, key)
     assert program is not None
     stored = find(store, "tiny", "decode", "x86_64_v3")
-    assert (program.object, program.contract) == (stored.object_bytes(), stored.contract_json)
+    assert (program.layers, program.contract) == (stored.layers(), stored.contract_json)
     assert program.record() == stored.record
     assert dict(program.identity) == dict(key.components)
 

@@ -16,6 +16,7 @@ from registry_server import PASSWORD, SERVER, USER, Answer, free_port, proxy, re
 from tiny_programs import build_key, build_program
 
 from aotc.errors import AotcError, ExitCode
+from aotc.program.model import OBJECT_TYPE
 from aotc.registry import (
     Reference,
     RegistryError,
@@ -450,7 +451,7 @@ def test_a_build_with_a_registry(reference: str, store: Path, tmp_path: Path) ->
     said: list[str] = []
 
     def build(place: str) -> bytes:
-        return fetch_or_compile(place, key, lambda: compiled, warn=said.append).object
+        return fetch_or_compile(place, key, lambda: compiled, warn=said.append).content(OBJECT_TYPE)
 
     assert build(reference) == b"compiled"  # nothing was pushed yet
     push(to(reference), store, "tiny")

@@ -13,7 +13,7 @@ from abi_programs import COUNT, HOST_TARGET, NOTHING, PRELUDE, compile_program, 
 import aotc
 from aotc.contract import Contract, Direction, Parameter, to_json
 from aotc.errors import AotcError, ExitCode
-from aotc.program.model import DistributedCompiledProgram
+from aotc.program.model import DistributedCompiledProgram, machine_code
 from aotc.runtime import LoadError, load, load_program
 from aotc.runtime.host import TARGETS as LOADED_TARGETS
 from aotc.runtime.host import Host, _cgroup_quota
@@ -148,9 +148,7 @@ def store(
         target=target,
         abi_version=abi_version,
         contract=to_json(count().contract),
-        object=content,
-        ir="",
-        source="",
+        layers=machine_code(content, "", ""),
         identity={"aotc": "9", "toolchain": "clang"},
         device_ids=tuple(range(ranks)),
     )

@@ -18,7 +18,7 @@ from fault_layer import KILL, Faults, adopt_orphans, fork
 from aotc.cli.main import main
 from aotc.errors import AotcError
 from aotc.program.key import BuildKey, text_digest
-from aotc.program.model import DistributedCompiledProgram
+from aotc.program.model import IR_TYPE, OBJECT_TYPE, DistributedCompiledProgram
 from aotc.store.artifact import find, list_programs, publish
 from aotc.store.cache import Cache
 from aotc.store.gc import collect
@@ -112,9 +112,7 @@ def _program(root: Path) -> DistributedCompiledProgram:
         target=stored.target,
         abi_version=stored.abi_version,
         contract=stored.contract_json,
-        object=stored.object_bytes(),
-        ir=stored.ir(),
-        source=stored.source(),
+        layers=stored.layers(),
         identity=stored.record.identity,
     )
 
@@ -160,16 +158,17 @@ def run(folder: Path, scenario: str, error: int, first: int, stride: int) -> Run
                 assert validate(runs.store) == [], validate(runs.store)
                 for entry in list_programs(runs.store):
                     code = find(runs.store, entry.model, entry.program).object_bytes()
-                    assert code in (old.object, new.object)
-                    if scenario == "update" and code == old.object:
-                        assert find(runs.store, "small", "twice").ir() == old.ir
+                    assert code in (old.content(OBJECT_TYPE), new.content(OBJECT_TYPE))
+                    if scenario == "update" and code == old.content(OBJECT_TYPE):
+                        kept = find(runs.store, "small", "twice")
+                        assert kept.ir() == old.content(IR_TYPE).decode()
             if scenario in ("update", "gc"):
                 assert len(list_programs(runs.store)) == 1
             # A whole build takes long: of many, some, and for the rest what it does to the store.
             again = next_build if checks % 16 == 0 else _store_part(runs, new)
             assert fork(again, folder / "next") == 0, (folder / "next").read_text()
             assert validate(runs.store) == []
-            assert find(runs.store, "small", "twice").object_bytes() == new.object
+            assert find(runs.store, "small", "twice").object_bytes() == new.content(OBJECT_TYPE)
 
         return check
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from aotc.errors import AotcError, ExitCode
+from aotc.program.model import OBJECT_TYPE
 from aotc.store import oci
 from aotc.store.artifact import (
     Entry,
@@ -70,9 +71,9 @@ def test_round_trip(root: Path, add: Make, make_program: Make) -> None:
     assert found.abi_version == 1
     assert found.record.ranks == 1
     assert found.contract_json == program.contract
-    assert found.object_bytes() == program.object
-    assert found.ir() == program.ir
-    assert found.source() == program.source
+    assert found.object_bytes() == program.content(OBJECT_TYPE)
+    assert found.layers() == program.layers
+
     assert found.record.identity == dict(program.identity)
     assert found.built_by == "aotc 0.1.0 with clang 1 sha256:00"
     assert validate(root) == []
@@ -362,7 +363,7 @@ def test_killed_at_any_step_leaves_a_working_store(
 
         outcome = in_child(body)
         assert validate(root) == []
-        assert find(root, "other", "decode").object_bytes() == make_program().object
+        assert find(root, "other", "decode").object_bytes() == make_program().content(OBJECT_TYPE)
         assert list_programs(root)[0].model == "other"
     assert outcome == "done"
     assert step > 25

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aotc.program.key import BuildKey, text_digest
-from aotc.program.model import DistributedCompiledProgram
+from aotc.program.model import OBJECT_TYPE, DistributedCompiledProgram
 from aotc.store.artifact import find, publish
 from aotc.store.cache import Built, Cache
 from aotc.store.layout import Layout, StoreError
@@ -68,7 +68,7 @@ def test_the_second_build_is_a_hit(setup: Setup) -> None:
     first, second = setup.build_once(), setup.build_once()
     assert (first.compiled, second.compiled, setup.builds) == (True, False, 1)
     assert first.program.manifest_digest == second.program.manifest_digest
-    assert second.program.object_bytes() == setup.program.object
+    assert second.program.object_bytes() == setup.program.content(OBJECT_TYPE)
     assert setup.warnings == []
 
 
@@ -191,14 +191,14 @@ def test_a_damaged_blob_is_reported_set_aside_and_rebuilt(
     assert setup.builds == 2
     assert path.read_bytes() == sound
     assert validate(setup.root) == []
-    assert find(setup.root, "tiny", "decode").object_bytes() == setup.program.object
+    assert find(setup.root, "tiny", "decode").object_bytes() == setup.program.content(OBJECT_TYPE)
 
 
 def test_a_blob_that_was_repaired_meanwhile_is_put_back(setup: Setup) -> None:
     stored = setup.build_once().program
     digest = stored.manifest.layers[0].blob
     setup.cache.layout.set_blob_aside(digest)
-    assert setup.cache.layout.read_blob(digest) == setup.program.object
+    assert setup.cache.layout.read_blob(digest) == setup.program.content(OBJECT_TYPE)
 
 
 @pytest.mark.parametrize("level", ["inputs", "canonical"])

@@ -17,6 +17,7 @@ from tiny_programs import build_key, build_program
 
 from aotc.errors import AotcError
 from aotc.program.key import BuildKey, text_digest
+from aotc.program.model import IR_TYPE
 from aotc.store import oci, referrers
 from aotc.store.artifact import StoredProgram, find, list_programs, publish, write_program
 from aotc.store.cache import Cache
@@ -40,7 +41,7 @@ def build(root: Path, name: str = "decode", model: str = "tiny", **parts: Any) -
     cache = Cache(layout)
     built = cache.build_once(BuildKey(program.identity), lambda: program)
     inputs = BuildKey({"model": model, "program": name, "target": program.target})
-    cache.record_inputs(inputs, {"w.py": text_digest(program.ir)}, built.program)
+    cache.record_inputs(inputs, {"w.py": text_digest(program.content(IR_TYPE))}, built.program)
     publish(layout, model, [built.program])
     return find(root, model, name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aotc.program.key import BuildKey, canonical_key
-from aotc.program.model import DistributedCompiledProgram
+from aotc.program.model import DistributedCompiledProgram, machine_code
 
 CONTRACT = b'{"parameters":[],"symbols":[],"returns":[]}'
 
@@ -40,8 +40,6 @@ def build_program(
         target=target,
         abi_version=1,
         contract=CONTRACT,
-        object=code,
-        ir=ir,
-        source="void aotc_run(void) {}\n",
+        layers=machine_code(code, ir, "void aotc_run(void) {}\n"),
         identity=build_key(model, name, target=target, ir=ir).components,
     )

@@ -11,6 +11,7 @@ import pytest
 
 from aotc import config, driver
 from aotc.errors import AotcError, ExitCode
+from aotc.program.model import OBJECT_TYPE, DistributedCompiledProgram
 from aotc.store.artifact import publish, write_program
 from aotc.store.layout import Layout
 from aotc.verify import LEVELS, Check, exit_code, verify
@@ -161,6 +162,15 @@ def test_sources_that_do_not_compile(small: Small) -> None:
     assert [each.program for each in small.failures("contract")] == ["twice"]
 
 
+def with_object(program: DistributedCompiledProgram, content: bytes) -> DistributedCompiledProgram:
+    """Return `program` with another object."""
+    layers = [
+        dataclasses.replace(each, content=content) if each.media_type == OBJECT_TYPE else each
+        for each in program.layers
+    ]
+    return dataclasses.replace(program, layers=tuple(layers))
+
+
 def test_an_artifact_that_another_compiler_made(small: Small) -> None:
     compiled = driver.lower(small.config, "twice", small.target)
     program = driver.compile_program(small.config, "twice", small.target, compiled)
@@ -173,7 +183,7 @@ def test_an_artifact_that_another_compiler_made(small: Small) -> None:
     assert "built by another compiler" in failed.message
 
     # Machine code that its sources do not give, and that claims to be theirs.
-    other = dataclasses.replace(program, object=program.object + b"\0")
+    other = with_object(program, program.content(OBJECT_TYPE) + b"\0")
     publish(layout, "small", [write_program(layout, other)])
     assert small.failures("integrity", "contract") == []
     (failed,) = small.failures("equivalence")
@@ -189,7 +199,7 @@ def test_machine_code_that_computes_something_else(small: Small) -> None:
     squares = driver.compile_program(
         small.config, "twice", small.target, driver.lower(small.config, "twice", small.target)
     )
-    forged = dataclasses.replace(program, object=squares.object)
+    forged = with_object(program, squares.content(OBJECT_TYPE))
     publish(layout, "small", [write_program(layout, forged)])
     assert small.failures("integrity") == []
     failed = small.failures("numerics")
