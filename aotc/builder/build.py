@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aotc import provenance
+from aotc.child import Failed
 from aotc.config import Config
 from aotc.driver import Job, Made, Note, compile_into, level_one_key
 from aotc.errors import AotcError, ExitCode
@@ -162,7 +163,7 @@ class _Build:
             timeout=timeout,
             has_room=resources.has_room,
         )
-        answers: dict[int, task.Made | task.Failed] = {}
+        answers: dict[int, task.Made | Failed] = {}
         with closing(events):
             for event in events:
                 index = order[event.index]
@@ -187,12 +188,10 @@ class _Build:
         self,
         index: int,
         job: Job,
-        answer: task.Made | task.Failed | None,
+        answer: task.Made | Failed | None,
         ended: Ended,
         seconds: float,
     ) -> None:
-        from aotc.builder.task import Failed
-
         log = "" if answer is None else ended.log
         error: AotcError
         if answer is None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from aotc.child import Failed
 from aotc.driver import Job, compile_into
-from aotc.errors import AotcError, ExitCode, Place
+from aotc.errors import AotcError
 from aotc.store.cache import Cache
 from aotc.store.layout import Layout
 
@@ -47,36 +48,6 @@ class Made(msgspec.Struct, tag="made"):
     files: dict[str, str | None]
     compiled: bool
     warnings: list[str]
-
-
-class Failed(msgspec.Struct, tag="failed"):
-    """The program cannot be compiled."""
-
-    message: str
-    exit_code: int
-    hint: str | None
-    place: tuple[str, int, int] | None
-
-    @staticmethod
-    def of(error: AotcError) -> Failed:
-        """Return what is told of `error`."""
-        place = error.place
-        return Failed(
-            error.message,
-            int(error.exit_code),
-            error.hint,
-            None if place is None else (str(place.path), place.line, place.column),
-        )
-
-    def error(self) -> AotcError:
-        """Return the error again."""
-        place = None
-        if self.place is not None:
-            path, line, column = self.place
-            place = Place(Path(path), line, column)
-        error = AotcError(self.message, place=place, hint=self.hint)
-        error.exit_code = ExitCode(self.exit_code)
-        return error
 
 
 Answer = Entered | Warned | Made | Failed

@@ -155,7 +155,7 @@ class BoundCall:
         self._worker = worker
         self._invalid: str | None = None
         self._keep: object = (arguments, [keep for _, keep in bound], library)
-        self._result = _result(arguments, [contract.index(name) for name in contract.returns])
+        self._result = result_of(arguments, [contract.index(name) for name in contract.returns])
         self._pointers = (ctypes.c_void_p * len(bound))(*(each.address for each, _ in bound))
         self._symbols = (ctypes.c_int64 * len(symbols))(*symbols.values())
         team = worker.team
@@ -206,7 +206,8 @@ def busy() -> WorkerError:
     )
 
 
-def _result(arguments: Sequence[Any], returned: Sequence[int]) -> Any:
+def result_of(arguments: Sequence[Any], returned: Sequence[int]) -> Any:
+    """Return the arguments at the positions `returned`: none, one, or a tuple."""
     results = tuple(arguments[index] for index in returned)
     return results if len(results) > 1 else (results[0] if results else None)
 

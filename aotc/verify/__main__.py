@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from aotc.verify import child, numerics, recompile
+from aotc import child
+from aotc.verify import numerics, recompile
 
 
 def _answer(task: recompile.Task | numerics.Task) -> Iterator[msgspec.Struct]:

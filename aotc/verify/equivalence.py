@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from aotc import child
 from aotc.config import Config
 from aotc.errors import AotcError
 from aotc.program.key import BuildKey, Difference
 from aotc.store.artifact import StoredProgram
-from aotc.verify import child
 from aotc.verify.check import EQUIVALENCE, Check
 from aotc.verify.recompile import MODES, SIGNATURE, Recompiled, Task
 
@@ -59,7 +59,7 @@ def _compile(
         models = copy_model(config, own)
         task = Task(config.model, str(models), programs, stored[0].target, mode)
         hash_seed = {"PYTHONHASHSEED": str(number + 1)}
-        return list(child.run(task, Recompiled, folder=own, environment=hash_seed))
+        return list(child.run("aotc.verify", task, Recompiled, folder=own, environment=hash_seed))
     except AotcError as error:
         seconds = time.monotonic() - begin
         return [Recompiled(each, seconds=seconds, error=error.render()) for each in programs]

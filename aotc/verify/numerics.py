@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from aotc import child
 from aotc import config as configs
 from aotc.config import Config
 from aotc.contract import Contract, Direction, Parameter, from_json
 from aotc.errors import AotcError
 from aotc.store.artifact import StoredProgram, find
 from aotc.toolchain import toolchain_for
-from aotc.verify import bindings, child
+from aotc.verify import bindings
 from aotc.verify.case import Alone, Case, Mismatch, Tensors, at, close, equal
 from aotc.verify.check import NUMERICS, Check
 
@@ -64,7 +65,7 @@ def check(config: Config, store: Path, stored: Sequence[StoredProgram]) -> Itera
         task = Task(config.model, str(models), str(store.resolve()), remaining, target, SEED)
         last = Progress(remaining[0], "start")
         try:
-            for last in child.run(task, Progress):
+            for last in child.run("aotc.verify", task, Progress):
                 if last.check is not None:
                     yield last.check
             return

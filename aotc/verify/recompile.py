@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
+from aotc import child
 from aotc import config as configs
 from aotc.config import Config
 from aotc.contract import Contract
 from aotc.errors import AotcError
 from aotc.program.key import text_digest
-from aotc.verify import bindings, child
+from aotc.verify import bindings
 
 SIGNATURE = "signature"
 

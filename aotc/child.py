@@ -12,28 +12,57 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 import aotc
-from aotc.errors import AotcError
-
-Answer = TypeVar("Answer", bound=msgspec.Struct)
+from aotc.errors import AotcError, ExitCode, Place
 
 
 class ChildError(AotcError):
     """The process ended without an answer: how, and the last it said."""
 
 
+class Failed(msgspec.Struct, tag="failed"):
+    """What is told of an error, so that it can be raised in the other process."""
+
+    message: str
+    exit_code: int
+    hint: str | None
+    place: tuple[str, int, int] | None
+
+    @staticmethod
+    def of(error: AotcError) -> Failed:
+        """Return what is told of `error`."""
+        place = error.place
+        return Failed(
+            error.message,
+            int(error.exit_code),
+            error.hint,
+            None if place is None else (str(place.path), place.line, place.column),
+        )
+
+    def error(self) -> AotcError:
+        """Return the error again."""
+        place = None
+        if self.place is not None:
+            path, line, column = self.place
+            place = Place(Path(path), line, column)
+        error = AotcError(self.message, place=place, hint=self.hint)
+        error.exit_code = ExitCode(self.exit_code)
+        return error
+
+
 def run(
+    module: str,
     task: msgspec.Struct,
-    answer: type[Answer],
+    answer: Any,
     *,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Iterator[Answer]:
-    """Yield the answers of `python -m aotc.verify` to `task`, as they come.
+) -> Iterator[Any]:
+    """Yield the answers of `python -m MODULE` to `task`, as they come.
 
     The process runs in `folder`, with `environment` added. Raises ChildError where it fails.
     """
@@ -42,7 +71,7 @@ def run(
     added = {"PYTHONPATH": os.pathsep.join(paths), **(environment or {})}
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "aotc.verify"],
+            [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
