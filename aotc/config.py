@@ -70,6 +70,17 @@ class DistributedFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True)
             description="Device of each rank, in the order of the ranks.",
         ),
     ] = (0,)
+    runtime: Annotated[
+        Literal["tensormap_and_ringbuffer", "host_build_graph"],
+        Meta(description="How an NPU's runtime builds the graph of tasks."),
+    ] = "tensormap_and_ringbuffer"
+    sub_workers: Annotated[
+        int, Meta(ge=0, description="Least number of host workers a rank; an NPU's runtime.")
+    ] = 0
+    aicpu_threads: Annotated[
+        int,
+        Meta(ge=0, description="AICPU threads of an NPU; 0 leaves it to the platform."),
+    ] = 0
 
 
 class ModelFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -85,6 +96,14 @@ class ModelFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         Meta(
             description="Static sizes: integers, or expressions over each other with "
             "`+ - * // %`, min, max, round_up and cdiv."
+        ),
+    ] = {}
+    kernels: Annotated[
+        dict[Device, str],
+        Meta(
+            description="Folder, relative to the file, of the kernels for a device: what modules "
+            "import by a bare name is looked for there before the source folder. A simulator takes "
+            "those of its device."
         ),
     ] = {}
     dynamic: Annotated[
@@ -144,6 +163,7 @@ class Config:
 
     model: str
     source: Path
+    kernels: Mapping[str, Path]  # by device: cpu, a2a3, a5
     extents: Mapping[str, int]
     symbols: Mapping[str, DynamicSymbol]
     tiling: Mapping[str, Mapping[str, int]]  # by device: cpu, a2a3, a5
@@ -151,6 +171,13 @@ class Config:
     programs: Mapping[str, ProgramSource]
     targets: tuple[str, ...]
     device_ids: tuple[int, ...]
+    runtime: str
+    sub_workers: int
+    aicpu_threads: int
+
+    def kernels_for(self, platform: str) -> Path | None:
+        """Return the folder of the kernels for `platform`; None for the source folder itself."""
+        return self.kernels.get(_device(platform))
 
     def names(self, platform: str) -> dict[str, int]:
         """Return the extents on `platform`, its tiling included.
@@ -224,6 +251,10 @@ class _Resolver:
         return Config(
             model=file.model,
             source=self.document.path.parent / file.source,
+            kernels={
+                device: self.document.path.parent / folder
+                for device, folder in file.kernels.items()
+            },
             extents=extents,
             symbols=self._symbols(extents),
             tiling={
@@ -234,6 +265,9 @@ class _Resolver:
             programs={name: self._program(name) for name in file.programs},
             targets=file.targets,
             device_ids=file.distributed.device_ids,
+            runtime=file.distributed.runtime,
+            sub_workers=file.distributed.sub_workers,
+            aicpu_threads=file.distributed.aicpu_threads,
         )
 
     def _check_model(self) -> None:

@@ -148,7 +148,7 @@ def test_references_know_their_parts_and_their_place(tmp_path: Path) -> None:
             "zzz: {}\n",
             4,
             "unknown key `zzz`",
-            "known keys: schema, model, source, extents, dynamic, tiling, hyperparameters, "
+            "known keys: schema, model, source, extents, kernels, dynamic, tiling, hyperparameters, "
             "programs, targets, distributed",
         ),
         ("extents:\n  A: 1\n  A: 2\n", 6, "duplicate key `A`", None),

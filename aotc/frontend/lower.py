@@ -66,7 +66,9 @@ def lower(
             source.parse_file(file), path.split(".")[-1], config.model, environment
         )
     try:
-        module, sources = source.load(config.source, module_name, environment)
+        module, sources = source.load(
+            config.source, module_name, environment, config.kernels_for(platform)
+        )
         function, itself = _find(module, module_name, path)
     except AotcError as error:
         error.place = error.place or at

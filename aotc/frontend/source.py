@@ -1,7 +1,8 @@
 """Load a model's modules from its folder: executed once, afresh for each load, nothing written.
 
 While they run, `pypto.language` means aotc's own, the model's own files shadow other modules of
-their names, and the names of the config stand in each module's globals.
+their names, and the names of the config stand in each module's globals. The kernels may lie in a
+folder of their own, which comes first.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import itertools
+import os
 import sys
 import threading
 import types
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,14 +59,26 @@ class Sources:
     """
 
     folder: Path
+    kernels: Path | None = None
     files: dict[Path, SourceFile] = field(default_factory=dict)
     absent: set[Path] = field(default_factory=set)
 
     def digests(self) -> dict[str, str | None]:
-        """Return what the load depended on: names relative to the folder, None for an absent."""
+        """Return what the load depended on: names relative to the folder, None for an absent.
+
+        Names of files in the folder of the kernels begin with the way there.
+        """
         found: dict[Path, str | None] = {path: each.digest for path, each in self.files.items()}
         found.update(dict.fromkeys(sorted(self.absent)))
-        return {path.relative_to(self.folder).as_posix(): each for path, each in found.items()}
+        return {self._name(path): each for path, each in found.items()}
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders in the order in which a module is looked for."""
+        return [each for each in (self.kernels, self.folder) if each is not None]
+
+    def _name(self, path: Path) -> str:
+        return Path(os.path.relpath(path, self.folder)).as_posix()
 
     def read(self, path: Path) -> SourceFile:
         """Return the file at `path`, parsed; raise AotcError where it is not Python text."""
@@ -109,19 +123,27 @@ def parse_file(path: Path) -> SourceFile:
 
 
 def load(
-    folder: Path, module: str, environment: Mapping[str, Any]
+    folder: Path,
+    module: str,
+    environment: Mapping[str, Any],
+    kernels: Path | None = None,
+    *,
+    language: Callable[[], AbstractContextManager[object]] = language_installed,
 ) -> tuple[types.ModuleType, Sources]:
     """Execute `module` of the package in `folder`; return it with every file that was read.
 
-    `environment` stands in the globals of each module before it runs. Raises AotcError, with
-    file, line and column, for whatever goes wrong in a module of the folder.
+    `environment` stands in the globals of each module before it runs. What a module imports by a
+    bare name is looked for in the folder `kernels` first. `language` makes `pypto.language` mean
+    what it should. Raises AotcError, with file, line and column, for whatever goes wrong in a
+    module of the folders.
     """
-    folder = folder.resolve()
-    if not folder.is_dir():
-        raise AotcError(f"the source folder {folder} does not exist")
-    sources = Sources(folder)
+    for each in (folder, kernels):
+        if each is not None and not each.is_dir():
+            subject = "source folder" if each == folder else "folder of the kernels,"
+            raise AotcError(f"the {subject} {each.resolve()} does not exist")
+    sources = Sources(folder.resolve(), None if kernels is None else kernels.resolve())
     package = f"_aotc_model_{next(_COUNTER)}"
-    with _LOCK, language_installed(), _folder_first(sources, package, environment):
+    with _LOCK, language(), _folder_first(sources, package, environment):
         try:
             loaded = importlib.import_module(f"{package}.{module}")
         except (Exception, SystemExit) as error:
@@ -152,11 +174,13 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.sources = sources
         self.package = package
         self.environment = environment
-        self.bare = {
-            each.stem
-            for each in sources.folder.iterdir()
-            if each.suffix == ".py" or (each.is_dir() and any(each.glob("*.py")))
-        } - set(sys.stdlib_module_names)
+        self.bare: dict[str, Path] = {}
+        for folder in reversed(sources.folders):
+            for each in folder.iterdir():
+                if each.suffix == ".py" or (each.is_dir() and any(each.glob("*.py"))):
+                    self.bare[each.stem] = folder
+        for name in sys.stdlib_module_names:
+            self.bare.pop(name, None)
 
     def owns(self, name: str) -> bool:
         top = name.partition(".")[0]
@@ -167,13 +191,18 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     ) -> importlib.machinery.ModuleSpec | None:
         if not self.owns(name):
             if "." not in name and name not in sys.stdlib_module_names:
-                base = self.sources.folder / name
-                self.sources.absent |= {base / "__init__.py", base.with_suffix(".py")}
+                for folder in self.sources.folders:
+                    self._note_absent(folder / name)
             return None
         parts = name.split(".")
+        folder = self.sources.folder
         if parts[0] == self.package:
             parts = parts[1:]
-        base = self.sources.folder.joinpath(*parts)
+        else:
+            folder = self.bare[parts[0]]
+            if folder is self.sources.folder and self.sources.kernels is not None:
+                self._note_absent(self.sources.kernels / parts[0])
+        base = folder.joinpath(*parts)
         candidates = [base / "__init__.py"]
         if parts:
             candidates.append(base.with_name(f"{base.name}.py"))
@@ -182,6 +211,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 return self._spec(name, file, file.name == "__init__.py" and base.is_dir())
             self.sources.absent.add(file)
         return self._spec(name, None, True) if base.is_dir() else None
+
+    def _note_absent(self, base: Path) -> None:
+        self.sources.absent |= {base / "__init__.py", base.with_suffix(".py")}
 
     def _spec(self, name: str, file: Path | None, package: bool) -> importlib.machinery.ModuleSpec:
         origin = None if file is None else str(file)
@@ -210,6 +242,13 @@ def _explain(
         return error
     if isinstance(error, ModuleNotFoundError) and place is None:
         return AotcError(f"{sources.folder} has no module `{module}`")
+    if isinstance(error, ImportError) and error.path and Path(error.path) in sources.files:
+        names = [name for name in error.msg.split("'") if name.isidentifier()]
+        file = sources.files[Path(error.path)]
+        if names:
+            known = [each.name for each in file.tree.body if isinstance(each, ast.FunctionDef)]
+            hint = suggestion(names[0], known) or f"it defines {', '.join(known) or 'no function'}"
+            return AotcError(f"{file.path} has no `{names[0]}`", place=place, hint=hint)
     if isinstance(error, ImportError) and (error.name or "").startswith("pypto"):
         found = [name for name in error.msg.split("'") if name.isidentifier()]
         try:

@@ -32,6 +32,7 @@ KEY: None = None
 CONFIG_FIELDS: dict[str, str | None] = {
     "model": KEY,
     "source": "a place; the files read there enter by relative name and digest",
+    "kernels": "a place; the files read there enter by name and digest",
     "extents": KEY,
     "symbols": KEY,
     "tiling": KEY,
@@ -39,6 +40,9 @@ CONFIG_FIELDS: dict[str, str | None] = {
     "programs": "the wrapper built is a component of its own; a golden is not compiled",
     "targets": "the one target of the build is a component of its own",
     "device_ids": KEY,
+    "runtime": KEY,
+    "sub_workers": KEY,
+    "aicpu_threads": KEY,
 }
 
 # Variables that could change a build: KEY, or the reason why one is neutral. A variable of aotc

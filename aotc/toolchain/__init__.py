@@ -5,8 +5,9 @@ from __future__ import annotations
 from aotc.errors import AotcError, suggestion
 from aotc.toolchain.base import Finding, Lowered, Toolchain, ToolchainError
 from aotc.toolchain.native import Native
+from aotc.toolchain.pypto import PyPTO
 
-TOOLCHAINS: tuple[Toolchain, ...] = (Native(),)
+TOOLCHAINS: tuple[Toolchain, ...] = (Native(), PyPTO())
 
 
 def toolchain_for(target: str) -> Toolchain:

@@ -106,7 +106,9 @@ class _Modules:
 
         if name not in self._loaded:
             environment = self.config.environment(self.platform)
-            self._loaded[name], _ = source.load(self.config.source, name, environment)
+            self._loaded[name], _ = source.load(
+                self.config.source, name, environment, self.config.kernels_for(self.platform)
+            )
         return self._loaded[name]
 
 

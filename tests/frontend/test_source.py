@@ -57,6 +57,28 @@ def test_a_file_that_would_have_been_read_first_is_recorded_as_absent(model: Any
     assert model.lower().files["helpers/__init__.py"] is not None
 
 
+def test_the_kernels_may_lie_in_a_folder_of_their_own(model: Any) -> None:
+    """A bare name means the one there; what the model itself has is read all the same."""
+    package = folder(model)
+    kernels = package.parent / "elsewhere"
+    kernels.mkdir()
+    (kernels / "helpers.py").write_text("import shared\nN = shared.N\ndef twice(x): return x\n")
+    environment = {"H": 8, "N": 1, "B": 2}
+    loaded, sources = source.load(package, "wrappers", environment, kernels)
+    assert loaded.twice(3) == 3
+    digests = sources.digests()
+    assert digests["../elsewhere/helpers.py"] is not None
+    # Were they there, they would be read instead.
+    assert digests["../elsewhere/shared.py"] is None
+    assert digests["../elsewhere/shared/__init__.py"] is None
+    assert "helpers.py" not in digests
+    (kernels / "shared.py").write_text("N = 7\n")
+    loaded, sources = source.load(package, "wrappers", environment, kernels)
+    assert (loaded.shared.N, "shared.py" in sources.digests()) == (7, False)
+    with pytest.raises(AotcError, match="the folder of the kernels, .* does not exist"):
+        source.load(package, "wrappers", environment, kernels / "none")
+
+
 def test_nothing_stays_behind(model: Any) -> None:
     path = folder(model)
     marker = type(sys)("helpers")
@@ -96,7 +118,7 @@ def test_a_module_sees_only_what_it_imports_and_the_config(model: Any) -> None:
         ("def f():\n    return 1 / 0\nf()", "2:12", "ZeroDivisionError: division by zero", None),
         ("raise SystemExit(3)", "1:1", "SystemExit: 3", None),
         ("import numpyy", "1:1", "ModuleNotFoundError: No module named 'numpyy'", None),
-        ("from helpers import thrice", "1:1", "ImportError: cannot import name 'thrice'", None),
+        ("from helpers import thrice", "1:1", "helpers.py has no `thrice`", "`twice`"),
         ("from pypto.language import ad", "1:1", "`pypto.language` has no `ad`",
          "did you mean `pl.add"),
         ("import pypto.language as pl\npl.foo", "2:1", "`pypto.language` has no `foo`", ""),
