@@ -53,6 +53,13 @@ class ProgramFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One program: a HOST wrapper, and what it must compute."""
 
     wrapper: Annotated[ReferenceText, Meta(description="The HOST wrapper, `module:function`.")]
+    on: Annotated[
+        dict[Device, ReferenceText],
+        Meta(
+            description="The wrapper on a device whose kernels take other parameters. A simulator "
+            "takes that of its device."
+        ),
+    ] = {}
     golden: Annotated[
         ReferenceText | None,
         Meta(description="Its torch reference with the same parameters, `module:function`."),
@@ -151,10 +158,14 @@ class Reference:
 
 @dataclass(frozen=True)
 class ProgramSource:
-    """The functions of one program: its HOST wrapper, and its golden where it has one."""
+    """The functions of one program: its HOST wrapper, and its golden where it has one.
+
+    `on` has the wrappers of devices that need another.
+    """
 
     wrapper: Reference
     golden: Reference | None
+    on: Mapping[str, Reference] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,6 +185,11 @@ class Config:
     runtime: str
     sub_workers: int
     aicpu_threads: int
+
+    def wrapper(self, program: str, platform: str) -> Reference:
+        """Return the HOST wrapper of `program` on `platform`; raise KeyError for no program."""
+        source = self.programs[program]
+        return source.on.get(_device(platform), source.wrapper)
 
     def kernels_for(self, platform: str) -> Path | None:
         """Return the folder of the kernels for `platform`; None for the source folder itself."""
@@ -402,6 +418,10 @@ class _Resolver:
             golden=None
             if golden is None
             else self._reference(golden, ("programs", name, "golden")),
+            on={
+                device: self._reference(text, ("programs", name, "on", device))
+                for device, text in fields.on.items()
+            },
         )
 
     def _reference(self, text: str, where: KeyPath) -> Reference:

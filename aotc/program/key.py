@@ -52,6 +52,7 @@ ENVIRONMENT: dict[str, str | None] = {
     "AOTC_STORE_LOWER": "where artifacts lie, not what they are",
     "AOTC_MODELS_DIR": "where configs lie; their content enters as the resolved config",
     "AOTC_NUM_THREADS": "read at run time, by the loader",
+    "AOTC_PIN": "read at run time, by the loader",
     "NO_COLOR": "how messages look",
     # clang and zig read these, but they are run in an empty environment.
     "CCC_OVERRIDE_OPTIONS": "the toolchain does not see it",
@@ -119,15 +120,16 @@ def inputs_key(
     flags: Sequence[str],
     abi_version: int,
     environment: Mapping[str, str],
+    platform: str = "cpu",
     compiler: str | None = None,
 ) -> BuildKey:
     """Return the level-one key: what is known without running the front end.
 
     `config` is the resolved `aotc.config.Config`, `toolchain` names the compiler with its version
     and digest, `environment` is `os.environ`, and `compiler` the digest of aotc's own sources
-    (`compiler_digest()` by default). The source files are no part of it: the cache compares those
-    that the last build read. Raises
-    ValueError for a config field that is not classified, and KeyError for an unknown program.
+    (`compiler_digest()` by default). On `platform` the program has its wrapper. The source files
+    are no part of it: the cache compares those that the last build read. Raises ValueError for a
+    config field that is not classified, and KeyError for an unknown program.
     """
     return BuildKey(
         {
@@ -141,7 +143,7 @@ def inputs_key(
             "python": f"{sys.version_info.major}.{sys.version_info.minor}",
             "target": target,
             "toolchain": toolchain,
-            "wrapper": str(config.programs[program].wrapper),
+            "wrapper": str(config.wrapper(program, platform)),
             **config_components(config),
             **environment_components(environment),
         }

@@ -10,10 +10,12 @@ from pathlib import Path
 from aotc import child
 from aotc.config import Config
 from aotc.contract import Argument, Contract, DynamicSymbol
+from aotc.program.key import text_digest
 from aotc.program.model import FILE_TYPE, Layer
 from aotc.toolchain.base import Finding, Lowered, Toolchain, ToolchainError
 from aotc.toolchain.pypto import installed
 from aotc.toolchain.pypto.canonical import program_files, readable
+from aotc.toolchain.pypto.place import fixed_folder, neutral
 from aotc.toolchain.pypto.worker import Answer, Compiled, Sample, Task
 
 # What PyPTO and its runtime read of the environment enters the key, but for places.
@@ -61,7 +63,8 @@ class PyPTO(Toolchain):
         arguments: Sequence[Argument] | None = None,
     ) -> Lowered:
         """Compile as far as MLIR, which takes no assembler and no C++ compiler."""
-        answer, files = self._run(config, program, target, "pto", arguments)
+        with tempfile.TemporaryDirectory(prefix="aotc-pypto-") as folder:
+            answer, files = self._run(config, program, target, "pto", Path(folder), arguments)
         text = readable(files)
         return Lowered(
             _contract(config, target, answer),
@@ -78,7 +81,9 @@ class PyPTO(Toolchain):
     def compile(
         self, config: Config, program: str, target: str, lowered: Lowered
     ) -> tuple[Layer, ...]:
-        _, files = self._run(config, program, target, installed.stage(target), None)
+        with fixed_folder(text_digest(lowered.ir)) as folder:
+            _, files = self._run(config, program, target, installed.stage(target), folder)
+            files = {path: neutral(content, folder) for path, content in files.items()}
         return tuple(Layer(FILE_TYPE, content, path) for path, content in files.items())
 
     def findings(self) -> list[Finding]:
@@ -90,47 +95,46 @@ class PyPTO(Toolchain):
         program: str,
         target: str,
         stage: str,
-        arguments: Sequence[Argument] | None,
+        folder: Path,
+        arguments: Sequence[Argument] | None = None,
     ) -> tuple[Compiled, Mapping[str, bytes]]:
+        """Compile in `folder` as far as `stage`; return the files that are the program."""
         installed.require()
         kernels = config.kernels_for(target)
-        with tempfile.TemporaryDirectory(prefix="aotc-pypto-") as name:
-            folder = Path(name)
-            output = folder / "program"
-            task = Task(
-                source=str(config.source.resolve()),
-                kernels=None if kernels is None else str(kernels.resolve()),
-                wrapper=str(config.programs[program].wrapper),
-                names=config.environment(target),
-                symbols=list(config.symbols),
-                platform=target,
-                device_ids=config.device_ids,
-                runtime=config.runtime,
-                sub_workers=config.sub_workers,
-                threads=config.aicpu_threads,
-                output=str(output),
-                stage=stage,
-                samples=None
-                if arguments is None
-                else [Sample(each.dtype, each.shape) for each in arguments],
+        output = folder / "program"
+        task = Task(
+            source=str(config.source.resolve()),
+            kernels=None if kernels is None else str(kernels.resolve()),
+            wrapper=str(config.wrapper(program, target)),
+            names=config.environment(target),
+            symbols=list(config.symbols),
+            platform=target,
+            device_ids=config.device_ids,
+            runtime=config.runtime,
+            sub_workers=config.sub_workers,
+            threads=config.aicpu_threads,
+            output=str(output),
+            stage=stage,
+            samples=None
+            if arguments is None
+            else [Sample(each.dtype, each.shape) for each in arguments],
+        )
+        environment = {**_WITHOUT_PLACES, **(_WITHOUT_PTOAS if stage == "pto" else {})}
+        try:
+            (answer,) = child.run(
+                "aotc.toolchain.pypto", task, Answer, folder=folder, environment=environment
             )
-            environment = {**_WITHOUT_PLACES, **(_WITHOUT_PTOAS if stage == "pto" else {})}
-            try:
-                answers = child.run(
-                    "aotc.toolchain.pypto", task, Answer, folder=folder, environment=environment
-                )
-                (answer,) = list(answers)
-            except child.ChildError as error:
-                raise ToolchainError(f"PyPTO failed: {error.message}", hint=error.hint) from None
-            if isinstance(answer, child.Failed):
-                refused = answer.error()
-                refused.place = refused.place or config.programs[program].wrapper.place
-                raise refused
-            files = {
-                path.relative_to(output).as_posix(): path.read_bytes()
-                for path in output.rglob("*")
-                if path.is_file()
-            }
+        except child.ChildError as error:
+            raise ToolchainError(f"PyPTO failed: {error.message}", hint=error.hint) from None
+        if isinstance(answer, child.Failed):
+            refused = answer.error()
+            refused.place = refused.place or config.wrapper(program, target).place
+            raise refused
+        files = {
+            path.relative_to(output).as_posix(): path.read_bytes()
+            for path in output.rglob("*")
+            if path.is_file()
+        }
         return answer, program_files(files)
 
 
