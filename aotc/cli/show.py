@@ -12,12 +12,14 @@ from aotc import contract as contracts
 from aotc.cli.options import Project, needs_build, output_options, project_options
 from aotc.cli.output import Printer, size_text, table
 from aotc.contract import Contract, DynamicSymbol, Parameter
+from aotc.errors import AotcError, suggestion
+from aotc.program.model import IR_TYPE, OBJECT_TYPE, SOURCE_TYPE, folder_stage
 from aotc.runtime.host import Host
 from aotc.store.artifact import StoredProgram, find
 from aotc.store.oci import PLATFORMS
 
 _SIGNS = {"minimum": ">=", "maximum": "<=", "multiple_of": "multiple of", "equals": "="}
-_LAYERS = ("object", "IR", "C source")  # in the order of `aotc.store.oci.LAYER_TYPES`
+_LAYERS = {OBJECT_TYPE: "object", IR_TYPE: "IR", SOURCE_TYPE: "C source"}
 
 
 @click.command("show")
@@ -26,10 +28,12 @@ _LAYERS = ("object", "IR", "C source")  # in the order of `aotc.store.oci.LAYER_
 @click.option("--contract", "part", flag_value="contract", help="Print its contract, as JSON.")
 @click.option("--ir", "part", flag_value="ir", help="Print its IR.")
 @click.option("--source", "part", flag_value="source", help="Print the C generated for it.")
+@click.option("--file", "path", metavar="PATH", help="Print one file of an NPU program.")
 @click.option(
     "--target",
+    "--platform",
     type=click.Choice(list(PLATFORMS)),
-    help="CPU level.  [default: the best that runs here, else any]",
+    help="CPU level or NPU platform.  [default: the best that runs here, else any]",
 )
 @project_options
 @output_options
@@ -37,6 +41,7 @@ def command(
     model: str,
     program: str,
     part: str | None,
+    path: str | None,
     target: str | None,
     project: Project,
     printer: Printer,
@@ -50,6 +55,8 @@ def command(
         stored = find(project.store, model, program, wanted)
     if part == "contract":
         printer.document(json.loads(stored.contract_json))
+    elif path is not None:
+        _print_file(stored, path, printer)
     elif part is not None:
         text = stored.ir() if part == "ir" else stored.source()
         if printer.as_json:
@@ -62,6 +69,21 @@ def command(
         printer.data("\n".join(_summary(stored)))
 
 
+def _print_file(stored: StoredProgram, path: str, printer: Printer) -> None:
+    files = stored.files()
+    if path not in files:
+        hint = suggestion(path, files) or f"its files: {', '.join(files) or 'none'}"
+        raise AotcError(f"`{stored.program}` for {stored.target} has no file `{path}`", hint=hint)
+    try:
+        text = files[path].decode()
+    except UnicodeDecodeError:
+        raise AotcError(f"`{path}` is not text", hint="it is machine code") from None
+    if printer.as_json:
+        printer.document({"file": path, "text": text})
+    else:
+        printer.data(text.removesuffix("\n"))
+
+
 def _summary(stored: StoredProgram) -> Iterator[str]:
     record = stored.record
     yield f"{stored.program} of {stored.model} for {stored.target}"
@@ -72,7 +94,11 @@ def _summary(stored: StoredProgram) -> Iterator[str]:
         ("devices", ", ".join(map(str, record.device_ids))),
         ("manifest", str(stored.manifest_digest)),
     ]
-    for name, layer in zip(_LAYERS, stored.manifest.layers, strict=True):
+    files = stored.files()
+    if files:
+        rows.append(("stage", folder_stage(files)))
+    for layer in stored.manifest.layers:
+        name = _LAYERS.get(layer.media_type, layer.part)
         rows.append((name, f"{layer.digest}, {size_text(layer.size)}"))
     yield table(rows)
     yield from _contract(contracts.from_json(stored.contract_json))
@@ -110,8 +136,14 @@ def _document(stored: StoredProgram) -> dict[str, Any]:
         "identity": stored.record.identity,
         "manifest": str(stored.manifest_digest),
         "layers": [
-            {"media_type": each.media_type, "digest": each.digest, "size": each.size}
+            {
+                "media_type": each.media_type,
+                "digest": each.digest,
+                "size": each.size,
+                **({"path": each.part} if each.part != each.media_type else {}),
+            }
             for each in stored.manifest.layers
         ],
+        "stage": folder_stage(stored.files()) if stored.files() else None,
         "contract": json.loads(stored.contract_json),
     }

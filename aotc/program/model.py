@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,6 +153,19 @@ def check_layers(layers: Sequence[tuple[str, str]]) -> str | None:
         if path in folders:
             return f"`{path}` is both a file and a folder"
     return None
+
+
+def folder_stage(paths: Collection[str]) -> str:
+    """Return how far the files of a folder have been compiled: `pto`, `cpp` or `binaries`.
+
+    A folder runs without a compiler where every chip program has its binaries.
+    """
+    chips = {path.split("/")[1] for path in paths if path.startswith("next_levels/")}
+    stage = "pto"
+    for name, marker in (("cpp", "kernel_config.py"), ("binaries", "cache/binary_context.json")):
+        if chips and all(f"next_levels/{chip}/{marker}" in paths for chip in chips):
+            stage = name
+    return stage
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,30 +40,38 @@ def check_folder(folder: Path, target: str) -> None:
                 "`aotc build --require-binaries`",
             )
         built = json.loads(stamp.read_text(encoding="utf-8"))
-        here = _context(target, built)
-        for name, value in built.items():
-            if here.get(name) != value:
+        here = {"platform": target, **_runtime_here()}
+        for name, value in here.items():
+            if built.get(name) != value:
                 raise LoadError(
-                    f"`{chip.name}` was built for {name.replace('_', ' ')} {value}, "
-                    f"this host has {here.get(name)}",
+                    f"`{chip.name}` was built for {name.replace('_', ' ')} {built.get(name)}, "
+                    f"this host has {value}",
                     hint="build it again with what is here, or install what it was built for",
                 )
 
 
-def _context(target: str, built: dict[str, Any]) -> dict[str, Any]:
-    """Return the context that binaries built here for the same runtime would have."""
+def _runtime_here() -> dict[str, str]:
+    """Return what PyPTO compares of the binaries' context, but for the platform.
+
+    Also checks that the runtime finds what it asks for by name, though it will run none of it.
+    """
     try:
-        device = importlib.import_module("pypto.runtime.device_runner")
-        compiler = importlib.import_module("pypto.runtime.kernel_compiler")
-        found = device._current_binary_context(
-            compiler.KernelCompiler(platform=target),
-            platform=target,
-            runtime_name=built.get("runtime_name"),
-            pto_isa_root=device.ensure_pto_isa_root(),
-        )
-    except Exception as error:
-        raise LoadError(f"PyPTO's runtime is not ready: {error}", hint=_REMEDY) from None
-    return {} if found is None else dict(found.to_dict())
+        bindings = importlib.import_module("_task_interface")
+        setup = importlib.import_module("simpler_setup.pto_isa")
+    except ImportError as error:
+        raise LoadError(f"PyPTO's runtime is not here: {error}", hint=_REMEDY) from None
+    for name in ("git", "gcc", "g++"):
+        if shutil.which(name) is None:
+            raise LoadError(
+                f"PyPTO's runtime looks for `{name}` on PATH, and it is not there",
+                hint=f"install it; an executable of that name is enough: ln -s /bin/true {name}"
+                if name != "git"
+                else "install git: the runtime asks it for the commit of its pto-isa checkout",
+            )
+    return {
+        "runtime_revision": str(getattr(bindings, "__build_commit__", "")),
+        "pto_isa_revision": str(setup.read_pto_isa_pin()),
+    }
 
 
 def start_worker(compiled: Sequence[Any], device_ids: Sequence[int]) -> Any:

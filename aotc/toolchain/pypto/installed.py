@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +59,9 @@ def runtime() -> Part | None:
     bindings, setup = _package("simpler"), _package("simpler_setup")
     if bindings is None or setup is None:
         return None
-    digest = hashlib.sha256(f"{_digest_tree(bindings)} {_digest_tree(setup)}".encode())
+    parts = [_digest_tree(bindings), _digest_tree(setup)]
+    parts += [_digest_file(each) for each in sorted(setup.parent.glob("_task_interface.*"))]
+    digest = hashlib.sha256(" ".join(parts).encode())
     return Part(setup, f"simpler {_version('simpler')}", digest.hexdigest())
 
 
@@ -81,12 +84,12 @@ def ptoas() -> Part | None:
         candidates = [Path(root, name) for name in _PTOAS_IN_ROOT]
         found = next((p for p in candidates if p.is_file() and os.access(p, os.X_OK)), None)
         # Its launcher says nothing of what it launches.
-        return None if found is None else Part(found, "ptoas", _digest_tree(Path(root)))
+        return None if found is None else Part(found, _says(found), _digest_tree(Path(root)))
     on_path = shutil.which("ptoas")
     if on_path is None:
         return None
     executable = Path(on_path).resolve()
-    return Part(executable, "ptoas", _digest_file(executable))
+    return Part(executable, _says(executable), _digest_file(executable))
 
 
 @functools.cache
@@ -173,6 +176,18 @@ def _version(distribution: str) -> str:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "unversioned"
+
+
+def _says(executable: Path) -> str:
+    """Return the version that an executable prints, without its name."""
+    try:
+        done = subprocess.run(
+            [executable, "--version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unversioned"
+    words = done.stdout.split()
+    return words[-1] if done.returncode == 0 and words else "unversioned"
 
 
 def _digest_tree(root: Path) -> str:

@@ -220,7 +220,9 @@ class _Compilation:
             _check_parameter(parameter, made, place)
             parameters.append(parameter)
         outputs = [each.name for each in parameters if each.direction is Direction.OUT]
-        return parameters, outputs if meta["num_return_types"] else []
+        # What PyPTO records of returns does not follow the annotation.
+        returned = inspect.signature(host._func).return_annotation is not inspect.Signature.empty
+        return parameters, outputs if returned else []
 
 
 def _annotations(host: Any) -> dict[str, Any]:
@@ -289,4 +291,10 @@ def _diagnosis(error: Exception, sources: source.Sources) -> AotcError:
         if path in sources.files:
             place = Place(path, int(found[2] or found[4]), int(found[5] or 1))
             break
-    return AotcError(f"PyPTO refuses it: {text}", place=place)
+    hint = None
+    if type(error).__name__ == "PartialCodegenError":
+        hint = (
+            "ptoas is not of the version that this PyPTO pins (toolchain/versions.env in its "
+            "sources); without any ptoas the program is compiled as far as MLIR"
+        )
+    return AotcError(f"PyPTO refuses it: {text}", place=place, hint=hint)
