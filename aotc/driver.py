@@ -117,16 +117,27 @@ def jobs(config: Config, targets: Sequence[str], chosen: Sequence[str] = ()) -> 
 
 @dataclass(frozen=True)
 class Made:
-    """A program brought up to date: with its level-one key and the files that it came from."""
+    """A program brought up to date: with its level-one key and the files that it came from.
+
+    `outside` says what else it may have come from; `fetched` whether it was not compiled here.
+    """
 
     built: Built
     inputs: BuildKey
     files: Mapping[str, str | None]
     warnings: tuple[str, ...]
+    outside: tuple[str, ...] = ()
+    fetched: bool = False
 
 
-def compile_into(cache: Cache, job: Job, entered: Note = lambda _: None) -> Made:
-    """Lower a program, compile it unless the store has it, and record what it came from.
+# What finds a program by its canonical key somewhere else, or does not.
+Fetch = Callable[[BuildKey], DistributedCompiledProgram | None]
+
+
+def compile_into(
+    cache: Cache, job: Job, entered: Note = lambda _: None, fetch: Fetch = lambda _: None
+) -> Made:
+    """Lower a program, compile it unless the store or `fetch` has it, and record what it came from.
 
     Nothing is published. A program that may have come from more than its files is looked up by its
     IR every time, with a warning that says why. `entered` is told each of `STAGES`. Raises
@@ -139,7 +150,14 @@ def compile_into(cache: Cache, job: Job, entered: Note = lambda _: None) -> Made
     compiled = lower(config, name, target)
     lowered = compiled.lowered
 
+    fetched = False
+
     def machine_code() -> DistributedCompiledProgram:
+        nonlocal fetched
+        found = fetch(compiled.key)
+        if found is not None:
+            fetched = True
+            return found
         entered(STAGES[1])
         return compile_program(config, name, target, compiled)
 
@@ -152,7 +170,8 @@ def compile_into(cache: Cache, job: Job, entered: Note = lambda _: None) -> Made
         except StoreError as error:
             # The program is there; only the next build has to run the front end again.
             cache.warn(f"{error}")
-    return Made(built, key, lowered.files, (*lowered.warnings, *warnings))
+    said = (*lowered.warnings, *warnings)
+    return Made(built, key, lowered.files, said, lowered.outside, fetched)
 
 
 def _texts(folder: Path, files: Mapping[str, str | None]) -> dict[str, str]:
@@ -181,4 +200,5 @@ def level_one_key(config: Config, name: str, target: str) -> BuildKey:
         flags=toolchain.flags(target),
         abi_version=toolchain.abi_version,
         environment=os.environ,
+        platform=toolchain.platform(target),
     )

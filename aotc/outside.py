@@ -1,12 +1,15 @@
 """What a model's modules read, while they are loaded, besides each other.
 
-A file of their own folder becomes an input like any module. What lies outside, or has no digest,
-cannot be one: the environment, other files, other processes, the network. Modules that they import
-from elsewhere are not looked into.
+A file of their own folder becomes an input like any module, and a module that they import from
+elsewhere one by what it is (see `modules`). What lies outside, or has no digest, cannot be one: the
+environment, other files, other processes, the network. What imported modules read themselves is
+not looked into.
 """
 
 from __future__ import annotations
 
+import builtins
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -16,7 +19,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from aotc import modules
 from aotc.program.key import text_digest
+from aotc.store.cache import MODULE
 
 _OTHERS = {
     "os.listdir": "lists a folder",
@@ -29,13 +34,16 @@ _OTHERS = {
 
 @dataclass
 class Reads:
-    """What was read: files of the folder, by relative name, with their sha256 or None; the rest in
-    words, with the place that reads it.
+    """What was read: files of the folder, by relative name, with their sha256 or None; modules from
+    elsewhere, with what `modules.identify` says of them; the rest in words, with the place that
+    reads it.
     """
 
     folder: Path
+    more: tuple[Path, ...] = ()  # folders with modules of the model besides
     files: dict[str, str | None] = field(default_factory=dict)
     others: dict[str, None] = field(default_factory=dict)  # in order, each once
+    imported: dict[str, str] = field(default_factory=dict)  # top-level modules, and where first
 
     def note(self, what: str, path: object = None) -> None:
         """Note that someone does `what`, or opens `path`, if that is a module of the folder."""
@@ -44,18 +52,46 @@ class Reads:
             return
         name = None if path is None else self._relative(path)
         if name is None:
-            file = Path(frame.f_code.co_filename).relative_to(self.folder)
-            self.others[f"{file.as_posix()}:{frame.f_lineno} {what}"] = None
+            self.others[f"{self._place(frame)} {what}"] = None
         elif name not in self.files:
             self.files[name] = _digest(self.folder / name)
 
+    def note_import(self, name: str) -> None:
+        """Note that someone imports `name`, if that is a module of the folder."""
+        frame = self._reader()
+        if frame is None:
+            return
+        top = name.partition(".")[0]
+        own = (frame.f_globals.get("__package__") or "").partition(".")[0]
+        if top not in ("", own) and modules.is_foreign(top) and not self._has_module(top):
+            self.imported.setdefault(top, self._place(frame))
+
+    def identify_modules(self) -> None:
+        """Make inputs of the modules that were imported from elsewhere."""
+        for name, place in self.imported.items():
+            # One in a folder of the model would be taken instead.
+            for folder in (self.folder, *self.more):
+                for file in (f"{name}/__init__.py", f"{name}.py"):
+                    self.files.setdefault(self._name(folder / file), None)
+            try:
+                self.files[MODULE + name] = modules.identify(name)
+            except modules.UnknownModuleError as error:
+                self.others[f"{place} imports `{name}`: {error}"] = None
+
+    def _has_module(self, name: str) -> bool:
+        folders = (self.folder, *self.more)
+        return any((each / f"{name}.py").is_file() or (each / name).is_dir() for each in folders)
+
+    def _place(self, frame: FrameType) -> str:
+        return f"{self._name(Path(frame.f_code.co_filename))}:{frame.f_lineno}"
+
     def _reader(self) -> FrameType | None:
         """Return the frame of the module that is at work, None where it is an import or aotc."""
-        prefix = f"{self.folder}{os.sep}"
+        prefixes = tuple(f"{each}{os.sep}" for each in (self.folder, *self.more))
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             name = frame.f_code.co_filename
-            if name.startswith(prefix):
+            if name.startswith(prefixes):
                 return frame
             if name.startswith("<frozen importlib"):
                 return None
@@ -66,9 +102,13 @@ class Reads:
         if not isinstance(path, str | bytes | os.PathLike):
             return None
         absolute = Path(os.path.abspath(os.fsdecode(path)))
-        if not absolute.is_relative_to(self.folder) or absolute.is_dir():
+        if absolute.is_dir():
             return None
-        return absolute.relative_to(self.folder).as_posix()
+        inside = any(absolute.is_relative_to(each) for each in (self.folder, *self.more))
+        return self._name(absolute) if inside else None
+
+    def _name(self, path: Path) -> str:
+        return Path(os.path.relpath(path, self.folder)).as_posix()
 
 
 _current: Reads | None = None
@@ -76,8 +116,11 @@ _is_hooked = False
 
 
 @contextmanager
-def watch(folder: Path) -> Iterator[Reads]:
-    """Note what the modules in `folder` read meanwhile."""
+def watch(folder: Path, kernels: Path | None = None) -> Iterator[Reads]:
+    """Note what the modules in `folder`, and in that of the kernels, read meanwhile.
+
+    Files are named relative to `folder`.
+    """
     global _current, _is_hooked
     if not _is_hooked:
         sys.addaudithook(_audit)  # there is no way to remove one
@@ -95,14 +138,33 @@ def watch(folder: Path) -> Iterator[Reads]:
             _current.note("reads all environment variables")
         return iter(list(each(self)))
 
+    # A module that is there already makes no event.
+    statement, function = builtins.__import__, importlib.import_module
+
+    def statement_noted(
+        name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+    ) -> Any:
+        if _current is not None and level == 0:
+            _current.note_import(name)
+        return statement(name, globals, locals, fromlist, level)
+
+    def function_noted(name: str, package: str | None = None) -> Any:
+        if _current is not None and not name.startswith("."):
+            _current.note_import(name)
+        return function(name, package)
+
     before = _current
-    _current = reads = Reads(folder.resolve())
+    more = () if kernels is None else (kernels.resolve(),)
+    _current = reads = Reads(folder.resolve(), more)
     environment.__getitem__, environment.__iter__ = get_noted, each_noted
+    builtins.__import__, importlib.import_module = statement_noted, function_noted
     try:
         yield reads
     finally:
+        builtins.__import__, importlib.import_module = statement, function
         environment.__getitem__, environment.__iter__ = get, each
         _current = before
+    reads.identify_modules()
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:

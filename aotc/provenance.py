@@ -18,7 +18,7 @@ from aotc.program.key import BuildKey
 from aotc.program.model import canonical_json
 from aotc.store import referrers
 from aotc.store.artifact import StoredProgram
-from aotc.store.cache import Cache, Files
+from aotc.store.cache import MODULE, Cache, Files
 from aotc.store.referrers import Referrer
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -42,11 +42,24 @@ class _Subject(msgspec.Struct, frozen=True):
     digest: dict[str, str]
 
 
+class _Dependency(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    digest: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class _Internal(msgspec.Struct, frozen=True, omit_defaults=True):
+    identity: dict[str, str]
+    inputs: dict[str, str]
+    absent: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+
+
 class _BuildDefinition(msgspec.Struct, frozen=True, rename="camel"):
     build_type: str
     external_parameters: dict[str, Any]
-    internal_parameters: dict[str, Any]
-    resolved_dependencies: tuple[dict[str, Any], ...]
+    internal_parameters: _Internal
+    resolved_dependencies: tuple[_Dependency, ...]
 
 
 class _Predicate(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,25 +78,42 @@ class _Statement(msgspec.Struct, frozen=True, rename="camel"):
 class Provenance:
     """What went into a program: source files to sha256 (None: looked for, absent), key components.
 
-    `inputs` are the components of the level-one key, `identity` those of the canonical one.
+    `inputs` are the components of the level-one key, `identity` those of the canonical one;
+    `outside` says what no key has.
     """
 
     files: Files
     inputs: Mapping[str, str]
     identity: Mapping[str, str]
+    outside: tuple[str, ...] = ()
 
 
-def statement(stored: StoredProgram, key: BuildKey, files: Files) -> bytes:
+@dataclass(frozen=True)
+class Build:
+    """How a program was brought up to date: its level-one key, and the files that were read.
+
+    `files` is None where none were; `outside` is what else it came from, in words. `compiled`
+    where its statement is about this build, not about an earlier one.
+    """
+
+    stored: StoredProgram
+    key: BuildKey
+    files: Files | None
+    outside: tuple[str, ...] = ()
+    compiled: bool = True
+
+
+def statement(
+    stored: StoredProgram, key: BuildKey, files: Files, outside: Iterable[str] = ()
+) -> bytes:
     """Return the JSON text of the statement on `stored`, equal for equal builds.
 
     `key` is the level-one key of its build, `files` what the front end read, as
-    `Cache.record_inputs` takes them.
+    `Cache.record_inputs` takes them, and `outside` what else it may have come from.
     """
     identity = stored.record.identity
     sources = [
-        {"name": name, "digest": {"sha256": digest}}
-        for name, digest in sorted(files.items())
-        if digest is not None
+        _dependency(name, digest) for name, digest in sorted(files.items()) if digest is not None
     ]
     absent = sorted(name for name, digest in files.items() if digest is None)
     made = _Statement(
@@ -94,8 +124,8 @@ def statement(stored: StoredProgram, key: BuildKey, files: Files) -> bytes:
             _BuildDefinition(
                 BUILD_TYPE,
                 {"model": stored.model, "program": stored.program, "target": stored.target},
-                {"identity": identity, "inputs": dict(key.components), "absent": absent},
-                (*sources, {"name": "toolchain", "annotations": {"id": identity["toolchain"]}}),
+                _Internal(identity, dict(key.components), tuple(absent), tuple(outside)),
+                (*sources, _Dependency("toolchain", {}, {"id": identity["toolchain"]})),
             ),
             {"builder": {"id": BUILDER, "version": {"aotc": identity["aotc"]}}},
         ),
@@ -124,38 +154,60 @@ def parse(text: bytes, stored: StoredProgram) -> Provenance:
     mine = {"sha256": stored.manifest_digest.hex}
     if [each.digest for each in said.subject] != [mine]:
         raise StatementError(f"the statement is not on {stored.manifest_digest}")
-    identity = definition.internal_parameters.get("identity")
-    if identity != stored.record.identity:
+    internal = definition.internal_parameters
+    if internal.identity != stored.record.identity:
         raise StatementError(f"the statement on {_name(stored)} has another identity than it")
-    files = {
-        each["name"]: each["digest"]["sha256"]
+    files: dict[str, str | None] = {
+        each.name: _digest_of(each)
         for each in definition.resolved_dependencies
-        if "digest" in each
+        if "sha256" in each.digest
     }
-    files |= dict.fromkeys(definition.internal_parameters.get("absent", ()))
-    inputs = definition.internal_parameters.get("inputs", {})
-    return Provenance(files, inputs, identity)
+    files |= dict.fromkeys(internal.absent)
+    return Provenance(files, internal.inputs, internal.identity, internal.outside)
 
 
-def record(cache: Cache, built: Iterable[tuple[StoredProgram, BuildKey, Files | None]]) -> None:
+def _dependency(name: str, digest: str) -> _Dependency:
+    """Return a file, or a module from elsewhere, of which the digest follows what it is."""
+    what, _, sha256 = digest.rpartition(" sha256:")
+    if name.startswith(MODULE):
+        return _Dependency(name, {"sha256": sha256}, {"id": what})
+    return _Dependency(name, {"sha256": digest})
+
+
+def _digest_of(dependency: _Dependency) -> str:
+    sha256 = dependency.digest["sha256"]
+    if dependency.name.startswith(MODULE):
+        return f"{dependency.annotations.get('id', '')} sha256:{sha256}"
+    return sha256
+
+
+def record(cache: Cache, builds: Iterable[Build]) -> None:
     """Keep the statement of each program of a build beside it, after it is published.
 
-    Of each: its level-one key, and the files that its build read, None where it was up to date.
-    Then a statement that is there is kept, and one that was lost is made again from what the cache
-    remembers. Where all are there nothing is written. Raises StoreError where the store cannot be
-    written, and IntegrityError where its index is damaged.
+    One that is there is kept where the program was up to date. One that was lost is made again,
+    from what the cache remembers where no files were read. What refers to the programs and is
+    damaged is reported and set aside, also a signature. Where all is sound nothing is written.
+    Raises StoreError where the store cannot be written, and IntegrityError where its index is
+    damaged.
     """
-    stated = referrers.subjects(cache.layout)
+    # A store below has the statements of what it lists.
+    mine = [each for each in builds if each.stored.layout.root == cache.layout.root]
+    names = {each.stored.descriptor.digest: _name(each.stored) for each in mine}
+    state = referrers.examine(cache.layout, names)
+    for digest, error in state.damaged.items():
+        name = names[state.subjects[digest]]
+        cache.warn(f"{error.message}: a statement or signature on {name}, set aside")
     made = []
-    for stored, key, files in built:
-        if stored.layout.root != cache.layout.root:
-            continue  # a store below lists it, and has its statement
-        if files is None and stored.descriptor.digest not in stated:
-            files = cache.files_of(key, stored)
+    for each in mine:
+        files = each.files
+        if not each.compiled and each.stored.descriptor.digest in state.stated:
+            continue
+        if files is None:
+            files = cache.files_of(each.key, each.stored)
         if files is not None:
-            text = statement(stored, key, files)
-            made.append(referrers.make(referrers.STATEMENT_TYPE, text, stored.descriptor))
-    referrers.attach(cache.layout, made)
+            text = statement(each.stored, each.key, files, each.outside)
+            made.append(referrers.make(referrers.STATEMENT_TYPE, text, each.stored.descriptor))
+    referrers.attach(cache.layout, made, state.damaged)
 
 
 def statements(stored: StoredProgram) -> Iterator[Referrer]:

@@ -18,6 +18,7 @@ import msgspec
 from aotc import provenance
 from aotc.errors import AotcError, ExitCode
 from aotc.program.model import canonical_json
+from aotc.provenance import Provenance
 from aotc.store import referrers
 from aotc.store.artifact import StoredProgram
 from aotc.store.referrers import Referrer
@@ -154,8 +155,19 @@ def sign(programs: Iterable[StoredProgram], signer: CryptoSigner) -> int:
     )
 
 
-def check_policy(policy: Policy, stored: StoredProgram) -> str:
-    """Check that `stored` is what `policy` trusts; return the names of who signed it, in words.
+@dataclass(frozen=True)
+class Trusted:
+    """Who has signed a program, and what they have signed of where it comes from."""
+
+    signers: tuple[str, ...]
+    provenance: Provenance
+
+    def __str__(self) -> str:
+        return f"signed by {', '.join(self.signers)}"
+
+
+def check_policy(policy: Policy, stored: StoredProgram) -> Trusted:
+    """Check that `stored` is what `policy` trusts; return the names of who signed it, and what.
 
     Only bytes are read, nothing of the program is run. Raises PolicyError where it is not trusted,
     and IntegrityError where a signature in the store is damaged.
@@ -171,7 +183,7 @@ def check_policy(policy: Policy, stored: StoredProgram) -> str:
     )
 
 
-def check_envelopes(policy: Policy, stored: StoredProgram, envelopes: Iterable[bytes]) -> str:
+def check_envelopes(policy: Policy, stored: StoredProgram, envelopes: Iterable[bytes]) -> Trusted:
     """As `check_policy`, with the texts of the envelopes on `stored`, wherever they are from."""
     name = f"`{stored.program}` of `{stored.model}` for {stored.target}"
     trusted: dict[bytes, set[str]] = {}  # statement to the names of who signed it
@@ -195,7 +207,7 @@ def check_envelopes(policy: Policy, stored: StoredProgram, envelopes: Iterable[b
             if said.identity.get(component) != value
         ]
         if not differing:
-            return f"signed by {', '.join(sorted(signers))}"
+            return Trusted(tuple(sorted(signers)), said)
         problems += differing
     if problems:
         raise PolicyError(f"{name}: {'; '.join(problems)}", hint=f"the policy is {policy.path}")

@@ -19,6 +19,7 @@ from aotc import provenance, runtime, signing
 from aotc.errors import AotcError, ExitCode
 from aotc.program.key import BuildKey
 from aotc.program.model import canonical_json
+from aotc.provenance import Build
 from aotc.signing import KeyFileError, Policy, PolicyError, check_policy, sign
 from aotc.store import referrers
 from aotc.store.artifact import StoredProgram, find, publish, write_program
@@ -40,7 +41,7 @@ def layout(tmp_path: Path) -> Layout:
     layout = Layout.create(tmp_path / "store")
     stored = [write_program(layout, build_program(name=name)) for name in ("decode", "prefill")]
     publish(layout, "tiny", stored)
-    provenance.record(Cache(layout), [(each, KEY, FILES) for each in stored])
+    provenance.record(Cache(layout), [Build(each, KEY, FILES) for each in stored])
     return layout
 
 
@@ -127,7 +128,7 @@ def test_the_statement_is_the_same_anywhere(tmp_path: Path, decode: StoredProgra
     other = Layout.create(tmp_path / "elsewhere" / "store")
     stored = write_program(other, build_program(name="decode"))
     publish(other, "tiny", [stored])
-    provenance.record(Cache(other), [(stored, KEY, dict(reversed(FILES.items())))])
+    provenance.record(Cache(other), [Build(stored, KEY, dict(reversed(FILES.items())))])
     ours, theirs = (provenance.find(each) for each in (decode, stored))
     assert (ours.text, ours.content) == (theirs.text, theirs.content)
     for word in (str(tmp_path), os.uname().nodename, os.environ.get("USER") or "root"):
@@ -137,12 +138,12 @@ def test_the_statement_is_the_same_anywhere(tmp_path: Path, decode: StoredProgra
 def test_nothing_is_written_where_it_is_there(layout: Layout, decode: StoredProgram) -> None:
     before = (layout.root / "index.json").stat().st_ino
     for files in (FILES, None):
-        provenance.record(Cache(layout), [(decode, KEY, files)])
+        provenance.record(Cache(layout), [Build(decode, KEY, files, compiled=False)])
     assert (layout.root / "index.json").stat().st_ino == before
 
 
 def test_a_new_statement_replaces_the_old(layout: Layout, decode: StoredProgram) -> None:
-    provenance.record(Cache(layout), [(decode, KEY, {"wrappers.py": "3" * 64})])
+    provenance.record(Cache(layout), [Build(decode, KEY, {"wrappers.py": "3" * 64})])
     (found,) = provenance.statements(decode)
     assert provenance.parse(found.content, decode).files == {"wrappers.py": "3" * 64}
     assert validate(layout.root) == []
@@ -156,8 +157,95 @@ def test_a_lost_statement_is_made_again(layout: Layout, decode: StoredProgram) -
     publish(layout, "tiny", [decode])
     with pytest.raises(provenance.NoProvenanceError, match="tiny/decode for x86_64_v3 has no"):
         provenance.find(decode)
-    provenance.record(cache, [(decode, KEY, None)])
+    provenance.record(cache, [Build(decode, KEY, None, compiled=False)])
     assert provenance.find(decode) == before
+
+
+def test_a_signature_is_no_statement(layout: Layout, decode: StoredProgram) -> None:
+    """Where the signature is all that is left, the statement is made again."""
+    (layout.root / "index.json").unlink()
+    publish(layout, "tiny", [decode])
+    attach(decode, {"payload": ""})
+    provenance.record(Cache(layout), [Build(decode, KEY, FILES, compiled=False)])
+    assert provenance.find(decode).content
+
+
+@pytest.mark.parametrize("damage", ["bytes", "missing"])
+@pytest.mark.parametrize("part", ["manifest", "statement", "config"])
+def test_a_build_repairs_a_statement(
+    layout: Layout, decode: StoredProgram, part: str, damage: str
+) -> None:
+    said: list[str] = []
+    cache = Cache(layout, said.append)
+    cache.record_inputs(KEY, FILES, decode)
+    before = provenance.find(decode)
+    parts = {
+        "manifest": before.descriptor,
+        "statement": before.manifest.layers[0],
+        "config": before.manifest.config,
+    }
+    path = layout.blob_path(parts[part].blob)
+    if damage == "bytes":
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    else:
+        path.unlink()
+    builds = [
+        Build(find(layout.root, "tiny", name), KEY, None, compiled=False)
+        for name in ("decode", "prefill")
+    ]
+    provenance.record(cache, builds)
+    assert len(said) == (2 if part == "config" else 1)  # all of them have the same config
+    assert said[0].startswith(f"blob {parts[part].digest} is ")
+    assert any("a statement or signature on tiny/decode, set aside" in each for each in said)
+    assert provenance.find(decode) == before
+    assert validate(layout.root) == []
+    said.clear()
+    provenance.record(cache, builds)
+    assert said == []
+
+
+def test_a_damaged_signature_goes_and_the_others_stay(
+    layout: Layout, decode: StoredProgram
+) -> None:
+    statement = provenance.find(decode)
+    for name in ("one", "two"):
+        attach(decode, {"payload": name})
+    (first, second) = (
+        each
+        for each in referrers.find(layout, decode.descriptor)
+        if each.manifest.artifact_type == referrers.ENVELOPE_TYPE
+    )
+    layout.blob_path(first.manifest.layers[0].blob).write_bytes(b"")
+    said: list[str] = []
+    provenance.record(Cache(layout, said.append), [Build(decode, KEY, None, compiled=False)])
+    assert "a statement or signature on tiny/decode, set aside" in said[0]
+    left = sorted(each.text for each in referrers.find(layout, decode.descriptor))
+    assert left == sorted([second.text, statement.text])
+    assert validate(layout.root) == []
+
+
+def test_what_no_key_has_is_stated(layout: Layout, decode: StoredProgram) -> None:
+    outside = ("wrappers.py:5 reads the environment variable FACTOR",)
+    files = {**FILES, "module:yaml": f"PyYAML 6.0 sha256:{'4' * 64}", "module:none": None}
+    provenance.record(Cache(layout), [Build(decode, KEY, files, outside)])
+    said = provenance.parse(provenance.find(decode).content, decode)
+    assert (said.files, said.outside) == (files, outside)
+    dependencies = json.loads(provenance.find(decode).content)["predicate"]["buildDefinition"]
+    assert {
+        "name": "module:yaml",
+        "digest": {"sha256": "4" * 64},
+        "annotations": {"id": "PyYAML 6.0"},
+    } in dependencies["resolvedDependencies"]
+
+
+@pytest.mark.parametrize("part", ["inputs", "absent", "resolvedDependencies", "identity"])
+def test_a_statement_of_another_shape(decode: StoredProgram, part: str) -> None:
+    statement = json.loads(provenance.find(decode).content)
+    definition = statement["predicate"]["buildDefinition"]
+    holder = definition if part in definition else definition["internalParameters"]
+    holder[part] = [{"digest": 1}]
+    with pytest.raises(provenance.StatementError, match="not an in-toto statement"):
+        provenance.parse(canonical_json(statement), decode)
 
 
 def test_a_statement_survives_the_next_publication(layout: Layout, decode: StoredProgram) -> None:
@@ -186,7 +274,7 @@ def test_damage_is_found(layout: Layout, decode: StoredProgram) -> None:
 def test_signed_and_trusted(layout: Layout, decode: StoredProgram, policy: Policy) -> None:
     key = policy.path.with_name("release.key")
     assert sign_with(key, decode) == 1
-    assert check_policy(policy, decode) == "signed by release"
+    assert str(check_policy(policy, decode)) == "signed by release"
     with pytest.raises(PolicyError, match=r"`prefill` of `tiny` .* is not signed by release"):
         check_policy(policy, find(layout.root, "tiny", "prefill"))
     # Again it is the same signature.
@@ -293,14 +381,14 @@ def test_two_of_three(decode: StoredProgram, tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="not signed by 2 of build and review and x, only by 1"):
         check_policy(policy, decode)
     sign_with(keys["release"], decode)
-    assert check_policy(policy, decode) == "signed by build, x"
+    assert str(check_policy(policy, decode)) == "signed by build, x"
 
 
 def test_required_provenance(decode: StoredProgram, policy: Policy, tmp_path: Path) -> None:
     sign_with(policy.path.with_name("release.key"), decode)
     head = "schema: 1\nkeys: {release: release.pub}\n"
     trusted = write_policy(tmp_path, head + "provenance: {toolchain: 'clang 1 sha256:00'}\n")
-    assert check_policy(trusted, decode) == "signed by release"
+    assert str(check_policy(trusted, decode)) == "signed by release"
     for component, value, found in (
         ("toolchain", "clang 2", "clang 1 sha256:00"),
         ("reviewed_by", "somebody", "None"),

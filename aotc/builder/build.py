@@ -1,7 +1,7 @@
 """Bring programs up to date in a store.
 
 What is up to date is found in this process. What is not is compiled in a process of its own, one a
-program; a single one is compiled here.
+program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from aotc import provenance
 from aotc.child import Failed
 from aotc.config import Config
-from aotc.driver import Job, Made, Note, compile_into, level_one_key
+from aotc.driver import Job, Made, Note, level_one_key
 from aotc.errors import AotcError, ExitCode
 from aotc.program.key import BuildKey
 from aotc.store.artifact import StoredProgram, publish
@@ -28,12 +28,14 @@ from aotc.store.layout import Layout, StoreError
 if TYPE_CHECKING:
     from aotc.builder import task
     from aotc.builder.processes import Ended
+    from aotc.registry import RemoteCache
 
 
 class Status(Enum):
     """How a build of one program ended."""
 
     BUILT = "built"
+    FETCHED = "fetched"
     UP_TO_DATE = "up to date"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
@@ -80,16 +82,20 @@ def build(
     limit: int | None = None,
     timeout: float | None = None,
     accept: Callable[[StoredProgram], None] = lambda _: None,
+    remote: Callable[[], RemoteCache | None] = lambda: None,
 ) -> list[Outcome]:
     """Bring the programs of `wanted` up to date in `store`, and publish them model by model.
+
+    What is not up to date is fetched from `remote`, which is asked for only then, if that has it.
 
     A program that fails does not stop the others. At most `limit` are compiled at once, by default
     as many as cores and memory allow, each for at most `timeout` seconds. What `accept` raises an
     AotcError for has failed, and is not published. After an interrupt what had not ended is
     `INTERRUPTED`, and nothing is published. `warn` is told of what was found damaged. Raises
-    StoreError where the store cannot be written.
+    StoreError where the store cannot be written, and what `remote` raises.
     """
-    return _Build(store, warn, observer or Observer(), accept).run(wanted, limit, timeout)
+    build = _Build(store, warn, observer or Observer(), accept, remote)
+    return build.run(wanted, limit, timeout)
 
 
 class _Build:
@@ -101,22 +107,31 @@ class _Build:
         warn: Note,
         observer: Observer,
         accept: Callable[[StoredProgram], None],
+        remote: Callable[[], RemoteCache | None],
     ):
+        self.warned: set[str] = set()
+
+        def warn_once(text: str) -> None:
+            if text not in self.warned:
+                self.warned.add(text)
+                warn(text)
+
         self.layout = Layout.create(store)
-        self.cache = Cache(self.layout, warn)
-        self.warn = warn
+        self.cache = Cache(self.layout, warn_once)
+        self.warn = warn_once
+        self.open_remote = remote
+        self.remote: RemoteCache | None = None
         self.observer = observer
         self.accept = accept
         self.outcomes: dict[int, Outcome] = {}
-        self.made: dict[int, tuple[BuildKey, Mapping[str, str | None] | None]] = {}
+        self.made: dict[int, Callable[[StoredProgram], provenance.Build]] = {}
 
     def run(self, wanted: Sequence[Job], limit: int | None, timeout: float | None) -> list[Outcome]:
         try:
             stale = [index for index, job in enumerate(wanted) if not self._find(index, job)]
-            if len(stale) == 1 and timeout is None:
-                self._compile_here(stale[0], wanted[stale[0]])
-            elif stale:
-                self._compile_apart({index: wanted[index] for index in stale}, limit, timeout)
+            if stale:
+                self.remote = self.open_remote()
+                self._compile({index: wanted[index] for index in stale}, limit, timeout)
         except KeyboardInterrupt:
             for index, job in enumerate(wanted):
                 if index not in self.outcomes:
@@ -131,31 +146,18 @@ class _Build:
         stored = self.cache.lookup_inputs(key, job.config.source)
         if stored is None:
             return False
-        self.made[index] = (key, None)
+        self.made[index] = lambda stored: provenance.Build(stored, key, None, compiled=False)
         seconds = time.monotonic() - begin
         self._finish(index, Outcome(job, Status.UP_TO_DATE, seconds, stored))
         return True
 
-    def _compile_here(self, index: int, job: Job) -> None:
-        begin = time.monotonic()
-        self.observer.started(job)
-        try:
-            made = compile_into(self.cache, job, lambda stage: self.observer.entered(job, stage))
-        except AotcError as error:
-            seconds = time.monotonic() - begin
-            self._finish(index, Outcome(job, Status.FAILED, seconds, error=error))
-            return
-        self._finish_made(index, job, made, time.monotonic() - begin)
-
-    def _compile_apart(
-        self, stale: Mapping[int, Job], limit: int | None, timeout: float | None
-    ) -> None:
-        from aotc.builder import processes, resources
+    def _compile(self, stale: Mapping[int, Job], limit: int | None, timeout: float | None) -> None:
+        from aotc.builder import processes, resources, task
         from aotc.builder.task import Entered, Task, Warned, decode
 
         order = list(stale)
         store = self.layout.root.absolute()
-        tasks = [Task(store, stale[each]).encode() for each in order]
+        tasks = [Task(store, stale[each], self.remote).encode() for each in order]
         running: dict[int, float] = {}
         events = processes.run(
             tasks,
@@ -178,8 +180,11 @@ class _Build:
                                 self.observer.entered(job, answer.stage)
                             case Warned():
                                 self.warn(answer.text)
-                            case _:
+                            case task.Made() | Failed():
                                 answers[index] = answer
+                    case processes.Refused():
+                        error = not_started(job, event.error)
+                        self._finish(index, Outcome(job, Status.FAILED, 0.0, error=error))
                     case processes.Ended():
                         seconds = time.monotonic() - running[index]
                         self._end(index, job, answers.get(index), event, seconds)
@@ -195,13 +200,20 @@ class _Build:
         log = "" if answer is None else ended.log
         error: AotcError
         if answer is None:
-            error = _without_answer(job, ended, seconds)
+            error = without_answer(job, ended, seconds)
         elif isinstance(answer, Failed):
             error = answer.error()
         elif (stored := self.cache.lookup(BuildKey(answer.canonical))) is not None:
             built = Built(stored, answer.compiled)
             inputs = BuildKey(answer.inputs)
-            made = Made(built, inputs, answer.files, tuple(answer.warnings))
+            made = Made(
+                built,
+                inputs,
+                answer.files,
+                tuple(answer.warnings),
+                tuple(answer.outside),
+                answer.fetched,
+            )
             self._finish_made(index, job, made, seconds, log)
             return
         else:
@@ -209,8 +221,11 @@ class _Build:
         self._finish(index, Outcome(job, Status.FAILED, seconds, error=error, log=log))
 
     def _finish_made(self, index: int, job: Job, made: Made, seconds: float, log: str = "") -> None:
-        status = Status.BUILT if made.built.compiled else Status.UP_TO_DATE
-        self.made[index] = (made.inputs, made.files if made.built.compiled else None)
+        new = Status.FETCHED if made.fetched else Status.BUILT
+        status = new if made.built.compiled else Status.UP_TO_DATE
+        self.made[index] = lambda stored: provenance.Build(
+            stored, made.inputs, made.files, made.outside, made.built.compiled
+        )
         self._finish(
             index, Outcome(job, status, seconds, made.built.program, None, made.warnings, log)
         )
@@ -240,7 +255,7 @@ class _Build:
         for name, (config, stored) in models.items():
             publish(self.layout, name, stored, declared=config.programs, warn=self.warn)
         made = [
-            (outcome.stored, *self.made[index])
+            self.made[index](outcome.stored)
             for index, outcome in self.outcomes.items()
             if outcome.stored is not None
         ]
@@ -251,15 +266,24 @@ class _Build:
             self.warn(f"{error}")
 
 
-def _without_answer(job: Job, ended: Ended, seconds: float) -> BuildError:
+def not_started(job: Job, error: OSError) -> BuildError:
+    """Return the error for a process that the system does not start."""
+    return BuildError(
+        f"no process can be started for {job}: {error.strerror or error}",
+        hint="build fewer at once, with -j 1, or raise the limits: `ulimit -a` shows them",
+    )
+
+
+def without_answer(job: Job, ended: Ended, seconds: float) -> BuildError:
     """Return the error for a process that has ended without an answer."""
     if ended.timed_out:
         message = f"{job} was stopped after {seconds:.1f} s"
         return BuildError(message, hint="a longer --timeout gives it more time")
     said = f"\n{ended.log}" if ended.log else ""
     if ended.code == -signal.SIGKILL:
-        hint = "if the memory was used up, build fewer at once: -j 1"
-        return BuildError(f"the compilation of {job} was killed{said}", hint=hint)
+        from aotc.builder.task import NO_MEMORY
+
+        return BuildError(f"the compilation of {job} was killed{said}", hint=NO_MEMORY)
     if ended.code < 0:
         name = signal.Signals(-ended.code).name
         return BuildError(f"the compilation of {job} crashed with {name}{said}")

@@ -52,7 +52,15 @@ class Ended:
     timed_out: bool = False
 
 
-Event = Started | Said | Ended
+@dataclass(frozen=True)
+class Refused:
+    """No process could be started for the task of this index, and none was running."""
+
+    index: int
+    error: OSError
+
+
+Event = Started | Said | Ended | Refused
 
 
 def run(
@@ -64,9 +72,9 @@ def run(
 ) -> Generator[Event, None, None]:
     """Run `python -m aotc.builder` for each of `tasks`, at most `limit` at once; yield events.
 
-    One is started while others run only where `has_room` says so. A task that takes longer than
-    `timeout` seconds is ended. Closing the iterator ends what runs and waits for that. Raises
-    OSError where no process can be started.
+    One is started while others run only where `has_room` says so, and the system lets it; else it
+    waits for one of them to end. A task that takes longer than `timeout` seconds is ended. Closing
+    the iterator ends what runs and waits for that.
     """
     waiting = list(enumerate(tasks))[::-1]
     running: list[_Process] = []
@@ -75,7 +83,15 @@ def run(
             while waiting or running:
                 while waiting and len(running) < limit and (not running or has_room()):
                     index, task = waiting.pop()
-                    running.append(process := _Process(index, task, timeout))
+                    try:
+                        process = _Process(index, task, timeout)
+                    except OSError as error:
+                        if running:
+                            waiting.append((index, task))
+                            break
+                        yield Refused(index, error)
+                        continue
+                    running.append(process)
                     selector.register(process.output, selectors.EVENT_READ, process)
                     yield Started(index)
                 selector.select(_TICK_SECONDS)
@@ -97,8 +113,12 @@ class _Process:
     def __init__(self, index: int, task: bytes, timeout: float | None):
         self.index = index
         self.deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        self.folder = tempfile.mkdtemp(prefix="aotc-")
         self.log = tempfile.TemporaryFile()
+        try:
+            self.folder = tempfile.mkdtemp(prefix="aotc-")
+        except OSError:
+            self.log.close()
+            raise
         package = os.path.dirname(os.path.dirname(aotc.__file__))
         paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
         added = {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": self.folder}

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from aotc.builder import processes
+from aotc.builder.build import not_started, without_answer
+from aotc.builder.task import Canonical, Lower, decode
+from aotc.child import Failed
 from aotc.config import Config
 from aotc.document import Document
-from aotc.driver import Compiled, Job, level_one_key, lower
+from aotc.driver import Job, level_one_key
 from aotc.errors import AotcError, ExitCode
 from aotc.lock import LOCK_FILE, Entry, Program, key_of
 from aotc.program.key import BuildKey, Difference
 from aotc.store.artifact import NotFoundError, StoredProgram, find, lower_roots, open_program
-from aotc.store.cache import Cache, Inputs, file_digest
+from aotc.store.cache import MODULE, Cache, Inputs, file_digest
 from aotc.store.layout import MARKER_FILE, IntegrityError, Layout, StoreError
 
 
@@ -96,7 +102,8 @@ def judge(job: Job, store: Path, locked: Mapping[Program, Entry] | None = None) 
     """Tell whether a build of `job` into `store` would find it built, and listed.
 
     It is also held against `locked`, the entries of a lock file, where that has any program of the
-    model for the target. Runs the front end where a source file or the config has changed.
+    model for the target. Runs the front end where a source file or the config has changed, in a
+    process of its own: what a model's modules do there is an error of that program.
     """
     return _Judge(job, store, locked or {}).verdict()
 
@@ -124,6 +131,33 @@ class _Untouched(Layout):
         pass
 
 
+@dataclass(frozen=True)
+class _Compiled:
+    """A program as the front end leaves it: its canonical key and its IR."""
+
+    key: BuildKey
+    ir: str
+
+
+def _lower(job: Job) -> _Compiled:
+    """Run the front end in another process; raise AotcError for whatever it comes to there."""
+    begin = time.monotonic()
+    with closing(processes.run([Lower(job).encode()], limit=1)) as events:
+        answer = None
+        for event in events:
+            match event:
+                case processes.Refused():
+                    raise not_started(job, event.error)
+                case processes.Said():
+                    answer = decode(event.line)
+                case processes.Ended() if not isinstance(answer, Canonical | Failed):
+                    raise without_answer(job, event, time.monotonic() - begin)
+    if isinstance(answer, Failed):
+        raise answer.error()
+    assert isinstance(answer, Canonical)
+    return _Compiled(BuildKey(answer.components), answer.ir)
+
+
 @dataclass
 class _Judge:
     job: Job
@@ -135,13 +169,13 @@ class _Judge:
     def verdict(self) -> Verdict:
         job = self.job
         key = level_one_key(job.config, job.program, job.target)
-        compiled: Compiled | None = None
+        compiled: _Compiled | None = None
         try:
             cache = self._cache()
             stored = None if cache is None else cache.lookup_inputs(key, job.config.source)
             at_once = stored is not None
             if stored is None and not self.damage:
-                compiled = lower(job.config, job.program, job.target)
+                compiled = _lower(job)
                 stored = None if cache is None else cache.lookup(compiled.key)
             listed = None if cache is None else self._listed()
             self._judge_store(stored, listed)
@@ -184,7 +218,7 @@ class _Judge:
         else:
             self.found.append((Condition.FRESH, ""))
 
-    def _judge_lock(self, stored: StoredProgram | None, compiled: Compiled | None) -> None:
+    def _judge_lock(self, stored: StoredProgram | None, compiled: _Compiled | None) -> None:
         job = self.job
         names = (job.config.model, job.program, job.target)
         if not any((model, target) == (names[0], names[2]) for model, _, target in self.locked):
@@ -215,7 +249,7 @@ class _Judge:
         self,
         cache: Cache,
         key: BuildKey,
-        compiled: Compiled | None,
+        compiled: _Compiled | None,
         listed: StoredProgram | None,
     ) -> tuple[str | None, tuple[Change, ...], tuple[str, ...]]:
         """Return what the nearest build is, in what it differs from one now, and in what not."""
@@ -315,6 +349,8 @@ def _yaml_place(job: Job, where: tuple[str, ...]) -> tuple[str, int | None]:
 
 def _file_change(source: Path, before: Inputs, name: str, now: str | None) -> Change:
     old = before.files[name]
+    if name.startswith(MODULE):
+        return Change(name.replace(":", " "), old, now)
     path = str(source / name)
     component = f"file {name}"
     if old is None or now is None or name not in before.texts:
@@ -327,12 +363,12 @@ def _file_change(source: Path, before: Inputs, name: str, now: str | None) -> Ch
 
 
 def _canonical_changes(
-    before: StoredProgram, compiled: Compiled, *, known: bool
+    before: StoredProgram, compiled: _Compiled, *, known: bool
 ) -> Iterator[Change]:
     """Yield in what the program that came out differs; the rest is `known` from level one."""
     for each in compiled.key.explain(BuildKey(before.record.identity)):
         if each.component == "ir":
-            lines = first_difference(before.ir(), compiled.lowered.ir)
+            lines = first_difference(before.ir(), compiled.ir)
             yield Change("ir", each.other, each.mine, None, *lines)
         elif each.component == "contract" or not known:
             yield Change(each.component, each.other, each.mine)

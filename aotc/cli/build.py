@@ -5,21 +5,33 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from aotc import lock
 from aotc.builder import build as builder
 from aotc.builder.build import Observer, Outcome, Status
+from aotc.cli.delivery import plain_http_option, policy_option
 from aotc.cli.main import INTERRUPTED
-from aotc.cli.options import Project, chosen_jobs, output_options, project_options
+from aotc.cli.options import (
+    Project,
+    chosen_jobs,
+    output_options,
+    part_of,
+    project_options,
+    shard,
+)
 from aotc.cli.output import Printer, Running, error_document
 from aotc.config import Config
 from aotc.driver import STAGES, Job
 from aotc.errors import AotcError, ExitCode
 from aotc.store.artifact import StoredProgram
 from aotc.store.oci import PLATFORMS
+
+if TYPE_CHECKING:
+    from aotc.registry import RemoteCache
 
 _MODES = ("lock", "locked", "check", "check_repro")
 
@@ -47,6 +59,20 @@ _MODES = ("lock", "locked", "check", "check_repro")
     metavar="SECONDS",
     help="Stop the compilation of a program after so long.",
 )
+@click.option(
+    "--shard",
+    "part",
+    type=shard,
+    metavar="I/N",
+    help="Build the I-th of N parts only, for N machines; name the targets then.",
+)
+@click.option(
+    "--from-registry",
+    metavar="REF",
+    help="Fetch what was pushed to this reference, instead of compiling it again.",
+)
+@policy_option
+@plain_http_option
 @click.option("--check", is_flag=True, help="Compile nothing: tell what is up to date.")
 @click.option("--lock", is_flag=True, help="Write what was built into `aotc.lock`.")
 @click.option("--locked", is_flag=True, help="Fail for what `aotc.lock` does not have.")
@@ -60,6 +86,10 @@ def command(
     targets: tuple[str, ...],
     limit: int | None,
     timeout: float | None,
+    part: tuple[int, int] | None,
+    from_registry: str | None,
+    policy: Path | None,
+    plain_http: bool | None,
     json_lines: bool,
     project: Project,
     printer: Printer,
@@ -69,21 +99,54 @@ def command(
 
     All of them, or each PROGRAM named after its model; what is up to date is left alone. One that
     fails does not stop the others; the exit code is that of the first that failed.
+
+    With --from-registry a program is fetched where its build key is there, with --policy if it is
+    trusted; where the registry cannot be asked it is compiled.
     """
     given = [name for name in _MODES if modes[name]]
     if len(given) > 1:
         first, second = (f"--{name.replace('_', '-')}" for name in given[:2])
         raise click.UsageError(f"{first} and {second} cannot be combined")
+    if from_registry is None and (policy, plain_http) != (None, None):
+        option = "--policy" if policy is not None else "--plain-http"
+        raise click.UsageError(f"{option} goes with --from-registry")
+    if from_registry is not None and modes["check"]:
+        raise click.UsageError("--check fetches nothing: leave out --from-registry")
     events = _Events(printer, json_lines)
     try:
         chosen = chosen_jobs(project.models, names, targets, all_models=all_models)
-        run = _Run(chosen.configs, chosen.jobs, project, events, limit, timeout)
+        jobs = chosen.jobs if part is None else part_of(chosen.jobs, *part)
+        if not jobs and chosen.jobs:
+            printer.note("this shard has nothing to build")
+        remote = _remote(from_registry, policy, plain_http, printer)
+        run = _Run(chosen.configs, jobs, project, events, limit, timeout, remote)
         return int(run.check() if modes["check"] else run.build(modes))
     except AotcError as error:
         if not json_lines:
             raise
         events.emit("error", **error_document(error))
         return error.exit_code
+
+
+Remote = Callable[[], "RemoteCache | None"]
+
+
+def _remote(
+    reference: str | None, policy: Path | None, plain_http: bool | None, printer: Printer
+) -> Remote:
+    """Return what asks the registry, if there is anything to ask for; a mistake is told now."""
+    if reference is None:
+        return lambda: None
+    from aotc import registry
+
+    registry.Reference.parse(reference)
+    if policy is not None:
+        from aotc.signing import Policy
+
+        Policy.load(policy)
+    return lambda: registry.open_cache(
+        reference, policy=policy, plain_http=plain_http, warn=printer.warning
+    )
 
 
 class _Events:
@@ -117,6 +180,7 @@ class _Run:
         events: _Events,
         limit: int | None,
         timeout: float | None,
+        remote: Remote,
     ):
         self.configs = configs
         self.jobs = jobs
@@ -125,6 +189,7 @@ class _Run:
         self.printer = events.printer
         self.limit = limit
         self.timeout = timeout
+        self.remote = remote
         self.label = labels(jobs)
         for each in configs:
             if not each.programs:
@@ -148,6 +213,7 @@ class _Run:
                 limit=self.limit,
                 timeout=self.timeout,
                 accept=accept,
+                remote=self.remote,
             )
         code = _exit_code(outcomes)
         fields: dict[str, Any] = {"programs": [_document(each) for each in outcomes]}
@@ -164,7 +230,7 @@ class _Run:
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         """Say how it went in one line, where the lines of the programs may not show that."""
         counts = Counter(outcome.status for outcome in outcomes)
-        ended_well = set(counts) <= {Status.BUILT, Status.UP_TO_DATE}
+        ended_well = not {Status.FAILED, Status.INTERRUPTED} & {*counts}
         if ended_well and len({(job.config.model, job.target) for job in self.jobs}) <= 1:
             return
         words = ", ".join(f"{counts[each]} {each.value}" for each in Status if counts[each])
@@ -253,7 +319,8 @@ class _Reporter(Observer):
         printer, label = self.run.printer, self.run.label(outcome.job)
         self.running.finish(label)
         self.run.events.emit("finished", **_document(outcome))
-        took = f" in {outcome.seconds:.1f} s" if outcome.status is Status.BUILT else ""
+        new = outcome.status in (Status.BUILT, Status.FETCHED)
+        took = f" in {outcome.seconds:.1f} s" if new else ""
         printer.result(f"{label}: {outcome.status.value}{took}")
         if outcome.error is not None and not printer.as_json:
             printer.error(outcome.error)

@@ -13,7 +13,7 @@ from aotc.errors import ExitCode
 @click.argument("names", metavar="[TOOLCHAIN]...", nargs=-1)
 @output_options
 def command(names: tuple[str, ...], printer: Printer) -> int:
-    """Tell what the toolchains need, what of it is here, and how to get the rest.
+    """Tell what the toolchains need, and what of it is here.
 
     The exit code is 4 where a TOOLCHAIN that is named, or else `native`, lacks what it needs.
     """

@@ -21,6 +21,7 @@ COMMANDS = {
     "show": ("aotc.cli.show", "Show PROGRAM of MODEL as it is in the store."),
     "explain": ("aotc.cli.explain", "Tell why programs of MODEL are up to date, stale or missing."),
     "verify": ("aotc.cli.verify", "Check that the artifacts of MODEL are what its sources say."),
+    "run": ("aotc.cli.run", "Run PROGRAM of MODEL on sample arguments, and time it."),
     "sign": ("aotc.cli.sign", "Sign the artifacts of MODEL."),
     "push": ("aotc.cli.push", "Push the artifacts of MODEL to a registry."),
     "pull": ("aotc.cli.pull", "Pull the artifacts of a model from a registry into the store."),
@@ -28,6 +29,10 @@ COMMANDS = {
     "du": ("aotc.cli.du", "Show what takes room in the store."),
     "generate": ("aotc.cli.generate", "Generate tokens greedily with the artifacts of MODEL."),
     "config": ("aotc.cli.config", "Check MODEL's config and print what it resolves to."),
+    "doctor": (
+        "aotc.cli.doctor",
+        "Tell what the toolchains need, and what of it is here.",
+    ),
     "schema": ("aotc.cli.schema", "Print the JSON Schema of a model config."),
 }
 

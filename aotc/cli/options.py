@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import click
 import aotc
 from aotc.cli.output import Printer
 from aotc.errors import AotcError
-from aotc.store.artifact import NotFoundError
+from aotc.store.artifact import LOWER_VARIABLE, NotFoundError
 from aotc.store.layout import StoreError
 
 if TYPE_CHECKING:
@@ -56,12 +57,19 @@ def models_option(function: Function) -> Function:
 
 
 def project_options(function: Function) -> Function:
-    """Add `--models-dir` and `--store`, passed as the Project `project`."""
+    """Add `--models-dir` and `--store`, passed as the Project `project`, and `--lower-store`."""
 
     @functools.wraps(function)
-    def wrapper(*args: Any, models_dir: Path, store: Path | None, **options: Any) -> Any:
+    def wrapper(
+        *args: Any,
+        models_dir: Path,
+        store: Path | None,
+        lower_stores: tuple[Path, ...],
+        **options: Any,
+    ) -> Any:
         project = Project(models_dir, beside(models_dir) if store is None else store)
-        return function(*args, project=project, **options)
+        with _lower(lower_stores):
+            return function(*args, project=project, **options)
 
     store_option = click.option(
         "--store",
@@ -71,7 +79,33 @@ def project_options(function: Function) -> Function:
         show_envvar=True,
         help="Folder of the artifacts.",
     )
-    return models_option(store_option(wrapper))
+    lower_option = click.option(
+        "--lower-store",
+        "lower_stores",
+        type=_DIRECTORY,
+        multiple=True,
+        show_default="AOTC_STORE_LOWER",
+        help="Store to read what the other has not; may be repeated.",
+    )
+    return models_option(store_option(lower_option(wrapper)))
+
+
+@contextmanager
+def _lower(stores: Sequence[Path]) -> Iterator[None]:
+    """Let `stores` be those of the variable meanwhile, as it is what other processes know."""
+    for each in stores:
+        if os.pathsep in os.fspath(each):
+            raise click.UsageError(f"a lower store cannot have `{os.pathsep}` in its name: {each}")
+    before = os.environ.get(LOWER_VARIABLE)
+    if stores:
+        os.environ[LOWER_VARIABLE] = os.pathsep.join(map(str, stores))
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[LOWER_VARIABLE] = before
+        elif stores:
+            del os.environ[LOWER_VARIABLE]
 
 
 def output_options(function: Function) -> Function:
@@ -117,6 +151,22 @@ def chosen_jobs(
         job for each in configs.values() for job in driver.jobs(each, wanted, programs[each.model])
     ]
     return Chosen(list(configs.values()), jobs)
+
+
+def shard(text: str) -> tuple[int, int]:
+    """Return the part, from 1, and the number of parts that `I/N` names; raise BadParameter."""
+    match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    part, of = map(int, match.groups()) if match else (0, 0)
+    if not 1 <= part <= of:
+        raise click.BadParameter(f"`{text}` is not a part such as 1/4 or 4/4")
+    return part, of
+
+
+def part_of(jobs: Sequence[Job], part: int, of: int) -> list[Job]:
+    """Return the jobs of a part: each is in one of them, however they were ordered."""
+    known = sorted(jobs, key=lambda job: (job.config.model, job.program, job.target))
+    mine = {str(job) for job in known[part - 1 :: of]}
+    return [job for job in jobs if str(job) in mine]
 
 
 @contextmanager

@@ -38,8 +38,8 @@ def command(
 
     REF is HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:DIGEST, of a model or of one program. What
     the store has already is not received again, a broken pull goes on where it ended, and nothing
-    is listed before all of it is there, checked and, with --policy, trusted. What is trusted also
-    serves later builds: they do not compile it again.
+    is listed before all of it is there, checked and, with --policy, trusted. It also serves later
+    builds: they do not compile again what has the same key.
     """
     from aotc.registry import Reference, Transport, pull
     from aotc.signing import Policy

@@ -20,6 +20,7 @@ from aotc.store.oci import PLATFORMS
     multiple=True,
     help="CPU level to push; may be repeated.  [default: all in the store]",
 )
+@click.option("--replace", is_flag=True, help="Let the tag list nothing else.")
 @plain_http_option
 @project_options
 @output_options
@@ -27,6 +28,7 @@ def command(
     model: str,
     reference: str,
     targets: tuple[str, ...],
+    replace: bool,
     plain_http: bool | None,
     project: Project,
     printer: Printer,
@@ -34,8 +36,9 @@ def command(
     """Push the artifacts of MODEL to a registry.
 
     REF is HOST/REPOSITORY:TAG. Provenance and signatures go along; what the registry has already
-    is not sent again, and the tag is set last. Credentials are those of `docker login`. The last
-    line names what was pushed by digest, for whoever pulls it.
+    is not sent again, and the tag is set last. Programs and targets that it lists besides stay, so
+    that several machines can push their shards to it. Credentials are those of `docker login`. The
+    last line names by digest what the tag lists now, for whoever pulls it.
     """
     from aotc.registry import Reference, Transport, push
 
@@ -47,6 +50,7 @@ def command(
             project.store,
             model,
             targets or None,
+            replace=replace,
             done=lambda stored: printer.note(f"{stored.program} {stored.target}: pushed"),
         )
     place = transport.reference.at(pushed.digest)

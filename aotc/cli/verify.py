@@ -119,7 +119,7 @@ def _trust(
         begin = time.monotonic()
         stored = find(store, resolved.model, name, target)
         try:
-            passed, message = True, check_policy(policy, stored)
+            passed, message = True, str(check_policy(policy, stored))
         except AotcError as error:
             passed, message = False, error.message
         seconds = time.monotonic() - begin

@@ -5,7 +5,7 @@ used. A model is an image index under a tag, each program a manifest that it lis
 signatures refer to those.
 """
 
-from aotc.registry.pull import fetch_or_compile, fetch_program, pull
+from aotc.registry.pull import RemoteCache, fetcher, open_cache, pull
 from aotc.registry.push import push
 from aotc.registry.reference import Reference
 from aotc.registry.transport import RegistryError, Transport
@@ -13,9 +13,10 @@ from aotc.registry.transport import RegistryError, Transport
 __all__ = [
     "Reference",
     "RegistryError",
+    "RemoteCache",
     "Transport",
-    "fetch_or_compile",
-    "fetch_program",
+    "fetcher",
+    "open_cache",
     "pull",
     "push",
 ]

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from aotc import provenance
 from aotc.errors import AotcError
-from aotc.program.key import BuildKey
-from aotc.program.model import DistributedCompiledProgram, Record, UnsupportedSchemaError
+from aotc.program.key import BuildKey, text_digest
+from aotc.program.model import (
+    IR_TYPE,
+    DistributedCompiledProgram,
+    Record,
+    UnsupportedSchemaError,
+)
+from aotc.provenance import Provenance
 from aotc.registry.reference import Reference
 from aotc.registry.transport import RegistryError, Transport, UnknownReferenceError
-from aotc.signing import Policy, PolicyError, check_envelopes
+from aotc.signing import Policy, check_envelopes
 from aotc.store import oci, referrers
 from aotc.store.artifact import Entry, NotFoundError, StoredProgram, entry_of, layers, publish
 from aotc.store.cache import Cache
@@ -55,8 +64,9 @@ def pull(
 
     Of each program the one for the first of `targets` that there is, or with None all. Only blobs
     that the store does not have are received; what an earlier pull has received of one counts. They
-    are published together, after the last is there and, with `policy`, trusted; what is trusted
-    also serves later builds of its key. `warn` is told of referrers that cannot be used. Raises
+    are published together, after the last is there and, with `policy`, trusted, and serve later
+    builds of their keys: also of the first one, where a statement tells the source files, with
+    `policy` a trusted one. `warn` is told of referrers that cannot be used. Raises
     NotFoundError where a program is for none of `targets`, PolicyError where one is not trusted,
     RegistryError and UnknownReferenceError for what the registry refuses, IntegrityError for bytes
     that are not those of their digest, and StoreError.
@@ -76,86 +86,152 @@ def pull(
         if len(models) > 1:
             raise IntegrityError(f"{transport.reference} lists programs of several models")
         found = [each for stored in programs for each in remote.referrers(stored.descriptor, warn)]
-        if policy is not None:
-            for stored in programs:
-                check_envelopes(policy, stored, _envelopes(found, stored.descriptor))
+        sources = {
+            stored.manifest_digest: _provenance(policy, stored, found) for stored in programs
+        }
         for model in models:
             publish(layout, model, programs, warn=warn)
         referrers.attach(layout, found)
-        if policy is not None:
-            cache = Cache(layout, warn)
-            for stored in programs:
-                cache.bind(stored)
+        cache = Cache(layout, warn)
+        for stored in programs:
+            cache.bind(stored)
+            _record_inputs(cache, stored, sources[stored.manifest_digest])
     return Pulled(digest, tuple(programs), len(found), transport.received)
 
 
-def fetch_program(
+@dataclass(frozen=True)
+class RemoteCache:
+    """What a registry has, as a cache for builds: the programs that its index lists, by their keys.
+
+    It is plain data, so that it can be handed to another process. `policy` is the file of the
+    policy that a program must satisfy.
+    """
+
+    reference: str
+    policy: Path | None
+    plain_http: bool | None
+    listed: tuple[tuple[Entry, Descriptor], ...]
+
+    @classmethod
+    def open(
+        cls, reference: str, *, policy: Path | None = None, plain_http: bool | None = None
+    ) -> RemoteCache:
+        """Read the index of `reference`, the one request that all lookups need.
+
+        Raises AotcError where `reference` or the policy is none; RegistryError where the registry
+        cannot be reached or refuses; UnknownReferenceError where there is no such tag yet;
+        IntegrityError and NotAnArtifactError where it has something else; MissingPackageError
+        without `oras`.
+        """
+        if policy is not None:
+            Policy.load(policy)
+        transport = Transport(Reference.parse(reference), plain_http=plain_http, retries=1)
+        _, listed = listed_programs(transport)
+        return cls(reference, policy, plain_http, tuple(listed))
+
+    def fetch(self, key: BuildKey, layout: Layout) -> DistributedCompiledProgram | None:
+        """Return the program that a build of the canonical `key` would make, if it is there.
+
+        What `layout`, or a store below it, has of its blobs is not received again; nothing but
+        what is half received is written. What comes has the digests that its manifest says, the
+        identity `key`, the contract and the IR of that identity and, with a policy, a trusted
+        signature. For `Cache.build_once`, instead of a compilation. Raises RegistryError where the
+        registry refuses by now, IntegrityError and PolicyError where what comes is not to be
+        trusted, and StoreError.
+        """
+        names = tuple(key.components[each] for each in ("model", "program", "target"))
+        found = [
+            (entry, descriptor)
+            for entry, descriptor in self.listed
+            if (entry.program, entry.target) == names[1:]
+            and descriptor.annotations.get(oci.BUILD_KEY, key.digest) == key.digest
+        ]
+        if not found:
+            return None
+        reference = Reference.parse(self.reference)
+        transport = Transport(reference, plain_http=self.plain_http, retries=1)
+        stores = [layout, *(each for each in layers(layout.root) if each.root != layout.root)]
+        with layout.lock(_PULL_LOCK):
+            remote = _Remote(transport, layout.root / "staging", stores)
+            for entry, descriptor in found:
+                manifest, _ = remote.manifest(descriptor)
+                record, _ = remote.record(manifest, descriptor)
+                if record.identity == dict(key.components):
+                    return self._program(remote, remote.program(layout, entry, descriptor))
+                if oci.BUILD_KEY in descriptor.annotations:
+                    raise IntegrityError(
+                        f"{self.reference} lists {descriptor.digest} under a key that it does not "
+                        f"have"
+                    )
+        return None
+
+    def _program(self, remote: _Remote, stored: StoredProgram) -> DistributedCompiledProgram:
+        said, record = stored.record.identity, stored.record
+        bound = {
+            **{name: getattr(record, name) for name in ("model", "program", "target")},
+            "abi": str(record.abi_version),
+            "device_ids": json.dumps(list(record.device_ids)),
+            "contract": text_digest(stored.contract_json),
+        }
+        for each in stored.layers():
+            if each.media_type == IR_TYPE:
+                bound["ir"] = text_digest(each.content)
+        for name, found in bound.items():
+            if said[name] != found:
+                raise IntegrityError(
+                    f"{stored.manifest_digest} has another {name} than its key: {found}, "
+                    f"expected {said[name]}"
+                )
+        if self.policy is not None:
+            found_there = list(remote.referrers(stored.descriptor, lambda _: None))
+            envelopes = _envelopes(found_there, stored.descriptor)
+            check_envelopes(Policy.load(self.policy), stored, envelopes)
+        return DistributedCompiledProgram(
+            model=record.model,
+            name=record.program,
+            target=record.target,
+            abi_version=record.abi_version,
+            contract=stored.contract_json,
+            layers=stored.layers(),
+            identity=said,
+            device_ids=record.device_ids,
+        )
+
+
+def open_cache(
     reference: str,
-    key: BuildKey,
     *,
-    policy: Policy | None = None,
+    policy: Path | None = None,
     plain_http: bool | None = None,
-) -> DistributedCompiledProgram | None:
-    """Return the program that a build of the canonical `key` would make, from a registry.
+    warn: Note,
+) -> RemoteCache | None:
+    """Return a registry as a cache for a build, or None where it is none now, which `warn` is told.
 
-    None where the index of `reference` lists none of that key. What comes has the digests that
-    its manifest says, the identity `key` and, with `policy`, a trusted signature. For
-    `Cache.build_once`, instead of a compilation: equal keys give equal programs. Raises AotcError
-    where `reference` is none; RegistryError where the registry cannot be reached or refuses (a
-    build then compiles); UnknownReferenceError where there is no such tag yet; IntegrityError and
-    PolicyError where what comes is not to be trusted; MissingPackageError without `oras`.
+    Raises AotcError where `reference` or the policy is none, and MissingPackageError.
     """
-    transport = Transport(Reference.parse(reference), plain_http=plain_http)
-    wanted = Entry(*(key.components[each] for each in ("model", "program", "target")))
-    with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
-        remote = _Remote(transport, Path(folder), ())
-        for entry, descriptor in remote.listed()[1]:
-            if (entry.program, entry.target) != (wanted.program, wanted.target):
-                continue
-            manifest, _ = remote.manifest(descriptor)
-            record, _ = remote.record(manifest, descriptor)
-            if record.identity != dict(key.components) or record.model != wanted.model:
-                continue
-            stored = remote.program(Layout(Path(folder)), entry, descriptor)
-            if policy is not None:
-                found = list(remote.referrers(stored.descriptor, lambda _: None))
-                check_envelopes(policy, stored, _envelopes(found, stored.descriptor))
-            return DistributedCompiledProgram(
-                model=stored.model,
-                name=stored.program,
-                target=stored.target,
-                abi_version=stored.abi_version,
-                contract=stored.contract_json,
-                layers=stored.layers(),
-                identity=record.identity,
-                device_ids=record.device_ids,
-            )
-    return None
-
-
-def fetch_or_compile(
-    reference: str,
-    key: BuildKey,
-    compile_program: Callable[[], DistributedCompiledProgram],
-    *,
-    policy: Policy | None = None,
-    warn: Note = lambda _: None,
-) -> DistributedCompiledProgram:
-    """Return the program of the canonical `key` from a registry, or else from `compile_program`.
-
-    For `Cache.build_once`. A registry that cannot be reached, or has something that is not to be
-    trusted, is told to `warn`. Raises AotcError where `reference` is none, MissingPackageError
-    without `oras`, and what `compile_program` raises.
-    """
-    Reference.parse(reference)
     try:
-        found = fetch_program(reference, key, policy=policy)
-    except UnknownReferenceError:
-        found = None  # the first build of all
-    except (RegistryError, IntegrityError, PolicyError, NotAnArtifactError) as error:
-        warn(f"{error}; compiling instead")
-        found = None
-    return compile_program() if found is None else found
+        return RemoteCache.open(reference, policy=policy, plain_http=plain_http)
+    except (RegistryError, UnknownReferenceError, IntegrityError, NotAnArtifactError) as error:
+        warn(f"{error.message}; building without it")
+        return None
+
+
+def fetcher(
+    remote: RemoteCache | None, layout: Layout, warn: Note
+) -> Callable[[BuildKey], DistributedCompiledProgram | None]:
+    """Return what looks a key up in `remote`, and finds nothing where that fails.
+
+    What was wrong, `warn` is told.
+    """
+
+    def fetch(key: BuildKey) -> DistributedCompiledProgram | None:
+        try:
+            return None if remote is None else remote.fetch(key, layout)
+        except AotcError as error:
+            warn(f"{error.message}; compiling instead")
+            return None
+
+    return fetch
 
 
 def _wanted(listed: Collection[Entry], targets: Sequence[str]) -> list[Entry]:
@@ -174,6 +250,33 @@ def _wanted(listed: Collection[Entry], targets: Sequence[str]) -> list[Entry]:
             )
         chosen.append(here[best])
     return chosen
+
+
+def _provenance(
+    policy: Policy | None, stored: StoredProgram, found: Sequence[Referrer]
+) -> Provenance | None:
+    """Return what is known of where a program comes from; raise PolicyError where not trusted."""
+    if policy is not None:
+        return check_envelopes(policy, stored, _envelopes(found, stored.descriptor)).provenance
+    for each in found:
+        of = (each.manifest.artifact_type, each.manifest.subject.digest)
+        if of == (referrers.STATEMENT_TYPE, stored.descriptor.digest):
+            try:
+                return provenance.parse(each.content, stored)
+            except provenance.StatementError:
+                continue
+    return None
+
+
+def _record_inputs(cache: Cache, stored: StoredProgram, said: Provenance | None) -> None:
+    """Bind the first key of a program's build to it, unless that could not have one."""
+    # A name that leads out of the sources is for a build of this machine to follow.
+    if said is None or said.outside or any(".." in name.split("/") for name in said.files):
+        return
+    names = (stored.model, stored.program, stored.target)
+    if tuple(said.inputs.get(each) for each in ("model", "program", "target")) == names:
+        with suppress(ValueError):
+            cache.record_inputs(BuildKey(said.inputs), said.files, stored)
 
 
 def _envelopes(found: Sequence[Referrer], subject: Descriptor) -> list[bytes]:
@@ -196,6 +299,16 @@ class _Listed(msgspec.Struct, frozen=True, rename="camel"):
 
 class _Referrers(msgspec.Struct, frozen=True):
     manifests: tuple[_Listed, ...] = ()
+
+
+def listed_programs(transport: Transport) -> tuple[Digest, list[tuple[Entry, Descriptor]]]:
+    """Return the digest of what the transport's reference names, and the programs that it lists.
+
+    Raises UnknownReferenceError where there is none, NotAnArtifactError where it is something
+    else, IntegrityError and RegistryError.
+    """
+    with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
+        return _Remote(transport, Path(folder), ()).listed()
 
 
 class _Remote:

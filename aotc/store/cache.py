@@ -42,8 +42,10 @@ _MAX_ENTRIES = 16  # sets of source files remembered for one key
 _MAX_TEXTS = 1 << 20  # bytes, compressed, of the source files remembered for one build
 _MAX_UNPACKED = 64 << 20
 
-# Names relative to the source root to sha256; None for a file that was looked for and absent.
+# Names relative to the source root to sha256; None for a file that was looked for and absent. And
+# the names of modules from elsewhere, after `MODULE`, to what `aotc.modules` says of them.
 Files = Mapping[str, str | None]
+MODULE = "module:"
 
 
 class _Binding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -142,7 +144,7 @@ class Cache:
         """
         for each in files:
             path = PurePosixPath(each)
-            if path.is_absolute() or ".." in path.parts or str(path) != each:
+            if path.is_absolute() or os.path.normpath(each) != each:
                 raise ValueError(f"not relative to the source root: `{each}`")
         text = _encode(key, stored, files, texts)
         folder = f"{INPUTS}/{key.digest}"
@@ -288,7 +290,12 @@ def _match(files: Files, root: Path, current: dict[str, str | None]) -> bool:
 
 
 def file_digest(root: Path, name: str) -> str | None:
-    """Return the digest of the file `name` below `root`, None where there is none."""
+    """Return the digest of the file `name` below `root`, None where there is none.
+
+    Of a module from elsewhere, which has a name of its own kind, it is what that is now.
+    """
+    if name.startswith(MODULE):
+        return _module(name.removeprefix(MODULE))
     try:
         return text_digest((root / name).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -296,3 +303,12 @@ def file_digest(root: Path, name: str) -> str | None:
     except OSError as error:
         # Neither a digest nor absence: it matches nothing, and the front end says what is wrong.
         return f"unreadable: {error.strerror}"
+
+
+def _module(name: str) -> str | None:
+    from aotc.modules import UnknownModuleError, identify  # only where a model imports such
+
+    try:
+        return identify(name)
+    except UnknownModuleError as error:
+        return f"unreadable: {error}"

@@ -19,6 +19,9 @@ CONFIG_TYPE = "application/vnd.aotc.program.config.v1+json"
 REFERENCE_NAME = "org.opencontainers.image.ref.name"
 FILE_PATH = "org.opencontainers.image.title"  # where tools put a layer that is a file
 PROGRAM_NAME = "dev.aotc.program"
+# What a registry's index says besides: enough to find a program by its key, and read no other.
+MODEL_NAME = "dev.aotc.model"
+BUILD_KEY = "dev.aotc.key"  # the digest of the canonical key
 
 MAX_DOCUMENT = 4 << 20  # bytes; what registries accept of a manifest
 
@@ -35,6 +38,7 @@ class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 PLATFORMS = {
     "x86_64_v3": Platform("amd64", "linux", "v3"),
     "x86_64_v4": Platform("amd64", "linux", "v4"),
+    "x86_64_amx": Platform("amd64", "linux", "v4-amx"),
     "aarch64": Platform("arm64", "linux", "v8"),
     # An NPU, or its simulator: whatever the CPU of the host is.
     "a2a3": Platform("ascend", "linux", "a2a3"),

@@ -6,8 +6,9 @@ in `index.json` without a name, as other tools of the OCI layout list and find t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 
@@ -93,21 +94,69 @@ def decode(text: bytes, subject: str) -> ReferrerManifest:
     return manifest
 
 
-_EMPTY_CONFIG = (EMPTY_TYPE, str(Digest.of(EMPTY)))
+_EMPTY_DIGEST = Digest.of(EMPTY)
+_EMPTY_CONFIG = (EMPTY_TYPE, str(_EMPTY_DIGEST))
 
 
-def attach(layout: Layout, added: Iterable[Referrer]) -> int:
+@dataclass(frozen=True)
+class State:
+    """What refers to some programs: those with a statement, and what is damaged of all.
+
+    `damaged` is by the digest that lists it; `subjects` says which program that is of.
+    """
+
+    stated: frozenset[str]
+    damaged: Mapping[str, IntegrityError]
+    subjects: Mapping[str, str]
+
+
+def examine(layout: Layout, programs: Collection[str]) -> State:
+    """Read all that refers to `programs`, by the digests of their manifests.
+
+    Raises IntegrityError where `index.json` is damaged.
+    """
+    stated: set[str] = set()
+    damaged: dict[str, IntegrityError] = {}
+    subjects: dict[str, str] = {}
+    for each in read_top_index(layout).manifests:
+        subject = subject_of(each)
+        if subject is None or subject not in programs:
+            continue
+        try:
+            if read(layout, each).manifest.artifact_type == STATEMENT_TYPE:
+                stated.add(subject)
+        except IntegrityError as error:
+            damaged[each.digest] = error
+            subjects[each.digest] = subject
+    return State(frozenset(stated), damaged, subjects)
+
+
+def attach(
+    layout: Layout,
+    added: Iterable[Referrer],
+    damaged: Mapping[str, IntegrityError] = MappingProxyType({}),
+) -> int:
     """List `added` in the store, all of them at one point; return how many were not there yet.
 
-    A program has one statement: a new one replaces it. Where all is listed already nothing is
+    A program has one statement: a new one replaces it. What is `damaged`, by its digest, is set
+    aside and no longer listed, unless it is added again. Where all is listed already nothing is
     written. Raises StoreError where the store cannot be written.
     """
     wanted = list(added)
-    listed = {each.digest for each in read_top_index(layout).manifests}
-    if all(each.descriptor.digest in listed for each in wanted):
+    listed = {each.digest for each in read_top_index(layout).manifests} - damaged.keys()
+    if not damaged and all(each.descriptor.digest in listed for each in wanted):
         return 0
     with layout.lock("index", _LOCK_SECONDS):
-        top = read_top_index(layout).manifests
+        for error in damaged.values():
+            if error.blob == _EMPTY_DIGEST:
+                layout.write_blob(EMPTY)  # all referrers have it
+            elif error.blob is not None:
+                layout.set_blob_aside(error.blob)
+        top = [
+            each
+            for each in read_top_index(layout).manifests
+            if each.digest not in damaged or _is_sound(layout, each)
+        ]
         listed = {each.digest for each in top}
         new = [each for each in wanted if each.descriptor.digest not in listed]
         stated = [each for each in new if each.manifest.artifact_type == STATEMENT_TYPE]
@@ -122,16 +171,20 @@ def attach(layout: Layout, added: Iterable[Referrer]) -> int:
     return len(new)
 
 
+def _is_sound(layout: Layout, descriptor: Descriptor) -> bool:
+    """Tell whether what was found damaged has been repaired by now."""
+    try:
+        read(layout, descriptor)
+    except IntegrityError:
+        return False
+    return True
+
+
 def subject_of(descriptor: Descriptor) -> str | None:
     """Return the digest that an entry of `index.json` refers to; None where it is no referrer."""
     if oci.REFERENCE_NAME in descriptor.annotations:
         return None
     return descriptor.annotations.get(SUBJECT)
-
-
-def subjects(layout: Layout) -> set[str]:
-    """Return the digests of what has a referrer; raise IntegrityError for a damaged index."""
-    return {subject_of(each) or "" for each in read_top_index(layout).manifests} - {""}
 
 
 def read(layout: Layout, descriptor: Descriptor) -> Referrer:

@@ -45,8 +45,8 @@ class Native(Toolchain):
         from aotc.ops.verify import verify
         from aotc.passes import run_passes
 
-        wrapper = str(config.programs[program].wrapper)
-        with outside.watch(config.source) as reads:
+        wrapper = str(config.wrapper(program, PLATFORM))
+        with outside.watch(config.source, config.kernels_for(PLATFORM)) as reads:
             lowered = frontend.lower(config, PLATFORM, wrapper, arguments)
         ir = run_passes(lowered.program, verify)
         symbols = [symbol.name for symbol in lowered.contract.symbols]
@@ -63,7 +63,7 @@ class Native(Toolchain):
         from aotc import frontend
 
         # The parameters that are returned come from the body, so it is lowered, in 0.05 s.
-        wrapper = str(config.programs[program].wrapper)
+        wrapper = str(config.wrapper(program, PLATFORM))
         return frontend.lower(config, PLATFORM, wrapper, None).contract
 
     def compile(

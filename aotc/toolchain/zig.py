@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib.util
 import re
+import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -30,10 +32,13 @@ class Target:
     flags: tuple[str, ...]
 
 
+# Without the second flag clang splits every vector of 512 bits.
+_V4 = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 TARGETS = {
     "x86_64_v3": Target("x86_64-linux-gnu", ("-march=x86-64-v3",)),
-    # Without the second flag clang splits every vector of 512 bits.
-    "x86_64_v4": Target("x86_64-linux-gnu", ("-march=x86-64-v4", "-mprefer-vector-width=512")),
+    "x86_64_v4": Target("x86_64-linux-gnu", _V4),
+    # Also the matrix unit, for bf16.
+    "x86_64_amx": Target("x86_64-linux-gnu", (*_V4, "-mamx-tile", "-mamx-bf16")),
     "aarch64": Target("aarch64-linux-gnu", ("-march=armv8-a",)),
 }
 
@@ -85,7 +90,29 @@ def compile_shared_object(source: str, target: Target) -> bytes:
 
 def _run(folder: Path, *command: str) -> None:
     # An empty environment: clang would read CPATH and the like, and no key would know.
-    done = subprocess.run(command, cwd=folder, env={}, capture_output=True, text=True, check=False)
+    shown = " ".join(("zig", *command[1:]))
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env={}, capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise ToolchainError(
+            f"cannot start: {shown}\n{error.strerror}", hint=_HINT if _is_memory(error) else None
+        ) from None
     if done.returncode != 0:
-        shown = " ".join(("zig", *command[1:]))
-        raise ToolchainError(f"exit code {done.returncode} from: {shown}\n{done.stderr.rstrip()}")
+        code = done.returncode
+        how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
+        # Without memory it is killed, crashes, or says so.
+        short = code < 0 or any(each in done.stderr for each in _NO_MEMORY)
+        raise ToolchainError(
+            f"{how} from: {shown}\n{done.stderr.rstrip()}", hint=_HINT if short else None
+        )
+
+
+# What zig, clang and the linker say where they get no memory.
+_NO_MEMORY = ("OutOfMemory", "out of memory", "bad_alloc", "Cannot allocate memory")
+_HINT = "if the memory was used up, build fewer at once: -j 1"
+
+
+def _is_memory(error: OSError) -> bool:
+    return error.errno in (errno.ENOMEM, errno.EAGAIN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import graphlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aotc.contract import Argument, Contract
 from aotc.errors import AotcError
@@ -30,11 +30,15 @@ def inner(low: int, high: int | None, step: int) -> int:
     return min(low + 2 * step, greatest(low, high, step))
 
 
-def bind(contract: Contract, choose: Choose) -> dict[str, int]:
+def bind(
+    contract: Contract, choose: Choose, given: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """Return a value of every symbol, which `choose` picks where the constraints leave a choice.
 
-    Raises AotcError where symbols constrain each other in a cycle, or have no value.
+    Symbols of `given` have the value there. Raises AotcError where symbols constrain each other in
+    a cycle, or have no value, and ContractError where a given one breaks a constraint.
     """
+    given = given or {}
     symbols = {each.name: each for each in contract.symbols}
     uses = {
         name: {used for each in symbol.constraints().values() for used in each.names}
@@ -43,6 +47,9 @@ def bind(contract: Contract, choose: Choose) -> dict[str, int]:
     values: dict[str, int] = {}
     try:
         for name in graphlib.TopologicalSorter(uses).static_order():
+            if name in given:
+                values[name] = given[name]
+                continue
             limits = {
                 field: each.evaluate(values) for field, each in symbols[name].constraints().items()
             }

@@ -137,7 +137,7 @@ def _run_program(
     contract = from_json(stored.contract_json)
     program = load_stored(stored)
     with ExitStack() as stack, torch.inference_mode():
-        workers = [stack.enter_context(program.prepare(threads)) for threads in _THREADS]
+        workers: list[Any] = [stack.enter_context(program.prepare(threads)) for threads in _THREADS]
         runner = _Runner(contract, golden, workers[0], workers[1])
         begin = time.monotonic()
         for case in _cases(modules, name, contract, seed):

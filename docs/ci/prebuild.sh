@@ -5,10 +5,10 @@
 #   TARGETS   CPU levels; the first must run on this machine      [x86_64_v3 aarch64]
 #   REPORTS   folder of the JUnit files                           [reports]
 #   LEVELS    levels of `aotc verify` for the first target        [all]
-#   CACHE     registry reference of an earlier push; what POLICY trusts of it is not compiled again
+#   CACHE     registry reference of earlier pushes; what it has is not compiled again
 #   REF       registry reference to push to                       [none: nothing is pushed]
 #   KEY       file of the private key to sign with                [none: nothing is signed]
-#   POLICY    policy that what is pulled and pushed must satisfy  [none]
+#   POLICY    policy that what is fetched and pushed must satisfy [none]
 set -euo pipefail
 : "${MODEL:?the model to build}"
 read -ra targets <<<"${TARGETS:-x86_64_v3 aarch64}"
@@ -17,13 +17,15 @@ reports=${REPORTS:-reports}
 mkdir -p "$reports"
 each_target=("${targets[@]/#/--target=}")
 
-# What is trusted is not compiled again. A registry that has nothing yet, or is away, costs time.
-if [[ -n ${CACHE:-} && -n ${POLICY:-} ]]; then
-    aotc pull "$CACHE" --all-platforms --policy "$POLICY" || echo "nothing pulled" >&2
+# A registry that has nothing yet, or is away, costs time only; and what it says is checked: --locked
+# fails for what is not in aotc.lock.
+fetch=()
+if [[ -n ${CACHE:-} ]]; then
+    fetch=(--from-registry "$CACHE" ${POLICY:+--policy "$POLICY"})
 fi
 
 # Compile what is not there, and fail where the result is not the one in aotc.lock.
-aotc build "$MODEL" "${each_target[@]}" --locked
+aotc build "$MODEL" "${each_target[@]}" --locked "${fetch[@]}"
 aotc build "$MODEL" "${each_target[@]}" --check
 
 aotc verify "$MODEL" --target "${targets[0]}" "${levels[@]/#/--level=}" \
@@ -42,7 +44,8 @@ if [[ -n ${POLICY:-} && -n ${REF:-} ]]; then
             --junit "$reports/$MODEL-$target-policy.xml"
     done
 fi
-# The digest that it prints is what a deployment names.
+# The digest that it prints is what a deployment names. The tag has this model as it is now, and
+# nothing that it has not any more.
 if [[ -n ${REF:-} ]]; then
-    aotc push "$MODEL" "$REF" "${each_target[@]}" | tee "$reports/$MODEL.digest"
+    aotc push "$MODEL" "$REF" "${each_target[@]}" --replace | tee "$reports/$MODEL.digest"
 fi

@@ -274,3 +274,23 @@ def test_a_read_only_store_is_enough_for_all_but_building(aotc_process, built: P
     assert "hint: choose a store that this user may write\n" in done.stderr
     for folder in folders:
         folder.chmod(0o755)
+
+
+@pytest.mark.parametrize("part", ["manifest", "layers"])
+def test_damaged_provenance_is_reported_and_recorded_again(aotc, built: Project, part):
+    """By a build that finds all programs up to date."""
+    listed = json.loads((built.store / "index.json").read_text())["manifests"]
+    statements = [each["digest"] for each in listed if "dev.aotc.subject" in each["annotations"]]
+    damaged = statements[0]
+    if part == "layers":
+        damaged = json.loads(built.blob(statements[0]).read_text())["layers"][0]["digest"]
+    intact = built.blob(damaged).read_bytes()
+    built.blob(damaged).write_bytes(intact[:-1])
+    assert aotc("verify", "small", "--level", "integrity").code == 3
+    result = aotc("build", "small")
+    assert (result.code, result.out) == (0, "twice: up to date\nsquare: up to date\n")
+    assert result.err.startswith(f"warning: blob {damaged} is damaged: ")
+    assert "a statement or signature on small/" in result.err
+    assert built.blob(damaged).read_bytes() == intact
+    assert aotc("verify", "small", "--level", "integrity").code == 0
+    assert aotc("build", "small").err == ""

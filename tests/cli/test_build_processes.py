@@ -5,6 +5,7 @@ The faults are real ones: they are in the modules of the model, which the front 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -279,17 +280,107 @@ def _nothing_is_left(project: Project, temporary: Path, store: Path | None = Non
     assert not staging.exists() or list(staging.iterdir()) == []
 
 
-def test_a_warm_build_and_a_single_program_start_no_process(aotc_process, faulty):
-    refuse = "import subprocess; found = subprocess.Popen.__init__\n"
-    refuse += "def start(self, words, *rest, **more):\n"
-    refuse += "    assert 'aotc.builder' not in words, words\n"
-    refuse += "    found(self, words, *rest, **more)\n"
+def test_a_warm_build_starts_no_process(aotc_process, faulty):
+    refuse = "import subprocess\n"
+    refuse += "def start(self, words, *rest, **more): raise AssertionError(words)\n"
     refuse += "subprocess.Popen.__init__ = start\n"
     faulty()
-    done = aotc_process("build", "small", "odd", before=refuse)
-    assert done.stdout.startswith("odd: built in ")
-    assert aotc_process("build", "small", "odd", before=refuse).stdout == "odd: up to date\n"
+    assert aotc_process("build", "small").returncode == 0
+    done = aotc_process("build", "small", before=refuse)
+    assert (done.returncode, done.stdout.count(": up to date")) == (0, 4)
+    assert aotc_process("build", "small", "--check", before=refuse).returncode == 0
+    faulty(odd="# changed")
     assert aotc_process("build", "small", before=refuse).returncode == 70  # the test itself works
+
+
+def test_a_crash_of_a_single_program_is_reported(aotc_process, faulty, temporary):
+    faulty(odd="import os; os.abort()")
+    done = aotc_process("build", "small", "odd")
+    assert (done.returncode, done.stdout) == (4, "odd: failed\n1 failed\n")
+    assert "crashed with SIGABRT" in done.stderr
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [("build", "--check"), ("explain",)])
+def test_a_crash_is_a_verdict(aotc_process, faulty, temporary, command):
+    faulty(odd="import os; os.abort()")
+    done = aotc_process(*command, "small", "odd", "even", "--json")
+    assert done.returncode == 4
+    odd, even = json.loads(done.stdout)["programs"]
+    assert (odd["status"], even["status"]) == ("broken", "missing")
+    target = driver.default_target()
+    assert odd["error"]["message"] == (
+        f"the compilation of small/odd for {target} crashed with SIGABRT"
+    )
+    assert list(temporary.iterdir()) == []
+
+
+FORK_FAILS = """\
+import errno, os, subprocess
+found, count = subprocess.Popen._execute_child, [0]
+def start(self, *rest):
+    count[0] += 1
+    if {which}:
+        raise OSError(errno.{error}, os.strerror(errno.{error}))
+    return found(self, *rest)
+subprocess.Popen._execute_child = start
+"""
+
+
+@pytest.mark.parametrize("error", ["EAGAIN", "ENOMEM"])
+def test_no_process_can_be_started(aotc_process, faulty, project, temporary, error):
+    faulty()
+    before = FORK_FAILS.format(which="True", error=error)
+    done = aotc_process("build", "small", before=before)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (4, "4 failed")
+    assert done.stderr.count("error: no process can be started for small/") == 4
+    assert os.strerror(getattr(errno, error)) in done.stderr
+    assert "hint: build fewer at once, with -j 1, or raise the limits" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = aotc_process("build", "small", "--check", before=before)
+    assert (done.returncode, "Traceback" in done.stderr) == (4, False)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_process_that_cannot_be_started_waits_for_another(aotc_process, faulty):
+    faulty()
+    before = FORK_FAILS.format(which="count[0] in (2, 3)", error="EAGAIN")
+    done = aotc_process("build", "small", "-j", "4", "--json", before=before)
+    assert set(statuses(done.stdout).values()) == {"built"}
+
+
+# Memory.
+
+
+@pytest.fixture
+def memory_group() -> Iterator[str]:
+    """A cgroup of 200 MB: the statement that a module joins it with."""
+    for root, limit in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
+        group = Path("/sys/fs/cgroup", root, f"aotc-test-{os.getpid()}")
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / limit).write_text(str(200 << 20))
+        except OSError:
+            group.rmdir()
+            continue
+        yield f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')"
+        group.rmdir()
+        return
+    pytest.skip("no cgroup of memory can be made here")
+
+
+def test_the_system_kills_a_compilation_that_takes_too_much(
+    aotc_process, faulty, project, memory_group
+):
+    faulty(odd=f"{memory_group}; taken = bytearray(1 << 30)")
+    done = aotc_process("build", "small")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (4, "3 built, 1 failed")
+    assert f"the compilation of small/odd for {driver.default_target()} was killed" in done.stderr
+    assert "hint: if the memory was used up, build fewer at once: -j 1\n" in done.stderr
+    assert validate(project.store) == []
 
 
 def test_several_models_and_targets(aotc, faulty, project):

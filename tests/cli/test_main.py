@@ -46,7 +46,7 @@ def test_the_table_says_what_the_command_says(name, aotc):
         (["zzz"], f"error: unknown command `zzz`\nhint: commands: {', '.join(COMMANDS)}\n"),
         (["build"], "Error: name a model, or give --all"),
         (["build", "m", "--nonsense"], "Error: No such option"),
-        (["build", "m", "--target", "x"], "'x' is not one of 'x86_64_v3', 'x86_64_v4', 'aarch64'"),
+        (["build", "m", "--target", "x"], "'x' is not one of 'x86_64_v3', 'x86_64_v4', "),
         (["--nonsense"], "Error: No such option"),
     ],
 )

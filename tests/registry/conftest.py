@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from registry_server import SERVER, registry
+from registry_server import FILES, SERVER, inputs_of, registry
 from tiny_programs import build_key, build_program
 
 from aotc import provenance
 from aotc.program.key import BuildKey
+from aotc.provenance import Build
 from aotc.store.artifact import publish, write_program
-from aotc.store.cache import Cache
+from aotc.store.cache import Cache, Files
 from aotc.store.layout import Layout
 
 TARGETS = ("x86_64_v3", "aarch64")
-FILES = {"wrappers.py": "1" * 64, "missing.py": None}
 _repositories = itertools.count()
 
 
@@ -49,7 +49,16 @@ MakeStore = Callable[..., Path]
 def make_store(tmp_path: Path) -> MakeStore:
     """Return a function that makes a store with programs of `tiny`, with their provenance."""
 
-    def make(name: str = "store", code: bytes = b"code of ", targets: tuple[str, ...] = TARGETS):
+    def make(
+        name: str = "store",
+        code: bytes = b"code of ",
+        targets: tuple[str, ...] = TARGETS,
+        *,
+        stated: bool = True,
+        files: Files = FILES,
+        outside: tuple[str, ...] = (),
+        **inputs: str,
+    ) -> Path:
         layout = Layout.create(tmp_path / name)
         stored = [
             write_program(
@@ -59,8 +68,11 @@ def make_store(tmp_path: Path) -> MakeStore:
             for target in targets
         ]
         publish(layout, "tiny", stored)
-        key = BuildKey({"flags": "[]"})
-        provenance.record(Cache(layout), [(each, key, FILES) for each in stored])
+        if stated:
+            provenance.record(
+                Cache(layout),
+                [Build(each, inputs_of(each, **inputs), files, outside) for each in stored],
+            )
         return layout.root
 
     return make

@@ -15,6 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from aotc.program.key import BuildKey
+from aotc.store.artifact import StoredProgram
+
+# What the programs of `make_store` were built from, as their statements say.
+FILES = {"wrappers.py": "1" * 64, "missing.py": None}
+
 SERVER = shutil.which("docker-registry")
 USER, PASSWORD = "builder", "secret"
 # bcrypt of PASSWORD, as `htpasswd -B` writes it.
@@ -136,6 +142,12 @@ def proxy(
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def inputs_of(stored: StoredProgram, **changes: str) -> BuildKey:
+    """Return the level-one key of a program of `make_store`."""
+    names = {"model": stored.model, "program": stored.program, "target": stored.target}
+    return BuildKey({**names, "flags": "[]", **changes})
 
 
 def get(url: str, accept: str) -> bytes:

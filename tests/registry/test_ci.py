@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 import yaml
+from registry_server import free_port
 from small_model import SMALL, Project
 from test_signing import make_key
 
@@ -108,9 +110,13 @@ def test_build_verify_sign_push_pull_run(
     store, loader = tmp_path / "artifacts", tmp_path / "loader"
     pulling = ("pull", pinned, "--target", TARGET, "--store", str(store))
     checkout.aotc(*pulling, "--policy", "policy.yaml")
-    shutil.copytree(PACKAGE, loader / "aotc", ignore=shutil.ignore_patterns("__pycache__"))
-    source = Path(msgspec.__file__).parent
-    shutil.copytree(source, loader / "msgspec", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in (PACKAGE, Path(msgspec.__file__).parent):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(package, loader / package.name, ignore=ignored)
+    removed = left_out()
+    assert {"codegen", "frontend", "toolchain", "cli"} <= set(removed)
+    for name in removed:
+        shutil.rmtree(loader / "aotc" / name)
     code = (
         "import array, sys\n"
         "from aotc.runtime import load\n"
@@ -131,19 +137,35 @@ def test_build_verify_sign_push_pull_run(
     assert (done.stdout, done.stderr) == ("9.0\n", "")
 
 
+def left_out() -> list[str]:
+    """Return the folders of aotc that the container recipe leaves out."""
+    recipe = (CI / "Containerfile").read_text(encoding="utf-8")
+    match = re.search(r"cd aotc && \\\n    rm -rf ([a-z ]+)\n", recipe)
+    assert match is not None
+    return match[1].split()
+
+
 def test_the_next_run_compiles_nothing(checkout: Checkout, reference: str) -> None:
     assert checkout.prebuild(KEY="release.key", REF=reference).returncode == 0
-    shutil.rmtree(checkout.project.store)
-    again = checkout.prebuild(CACHE=reference, POLICY="policy.yaml")
-    assert again.returncode == 0, again.stderr
-    assert (again.stdout.count(": up to date"), again.stdout.count(": built")) == (4, 0)
+    for trust in ({"POLICY": "policy.yaml"}, {}):
+        shutil.rmtree(checkout.project.store)
+        again = checkout.prebuild(CACHE=reference, **trust)
+        assert again.returncode == 0, again.stderr
+        assert (again.stdout.count(": fetched in "), again.stdout.count(": built")) == (2, 0)
 
 
 def test_what_is_not_trusted_serves_no_build(checkout: Checkout, reference: str) -> None:
     assert checkout.prebuild(REF=reference).returncode == 0
     shutil.rmtree(checkout.project.store)
-    checkout.aotc("pull", reference)
-    assert checkout.aotc("build", "small", "--target", TARGET).count(": built") == 2
+    again = checkout.prebuild(CACHE=reference, POLICY="policy.yaml")
+    assert again.stderr.count("is not signed by release; compiling instead") == 2
+    assert (again.stdout.count(": fetched in "), again.stdout.count(": built")) == (0, 2)
+
+
+def test_a_registry_that_is_away_costs_time_only(checkout: Checkout) -> None:
+    done = checkout.prebuild(CACHE=f"127.0.0.1:{free_port()}/team/small:v1")
+    assert (done.returncode, done.stdout.count(": built")) == (0, 2), done.stderr
+    assert done.stderr.count("; building without it") == 1
 
 
 def test_a_source_that_the_lock_does_not_have(checkout: Checkout, reference: str) -> None:
@@ -182,3 +204,21 @@ def test_the_workflows_run_the_script(name: str) -> None:
     for variable in ("MODEL", "TARGETS", "CACHE", "REF", "KEY", "POLICY"):
         assert variable in str(workflow)
         assert f"${{{variable}:" in known
+
+
+def test_the_page_names_what_there_is() -> None:
+    page = (CI.parent / "ci.md").read_text(encoding="utf-8")
+    for name in set(re.findall(r"`(?:docs/ci/)?([A-Za-z-]+(?:\.yml|\.sh)|Containerfile)`", page)):
+        assert (CI / name).is_file(), name
+    script = (CI / "prebuild.sh").read_text(encoding="utf-8")
+    for variable in re.findall(r"^#   ([A-Z]+) ", script, re.MULTILINE):
+        assert f"| `{variable}` |" in page, variable
+
+
+def test_the_commands_of_the_page_are_understood(checkout: Checkout) -> None:
+    """Each is parsed as it stands: `--help` at the end runs none of it."""
+    page = (CI.parent / "ci.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^    (aotc [^|#\n]*)", page, re.MULTILINE)
+    assert len(lines) >= 5
+    for line in lines:
+        assert "Usage: " in checkout.aotc(*line.split()[1:], "--help"), line

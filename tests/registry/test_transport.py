@@ -20,9 +20,10 @@ from aotc.program.model import OBJECT_TYPE
 from aotc.registry import (
     Reference,
     RegistryError,
+    RemoteCache,
     Transport,
-    fetch_or_compile,
-    fetch_program,
+    fetcher,
+    open_cache,
     pull,
     push,
 )
@@ -439,33 +440,39 @@ def test_without_the_package(tmp_path: Path) -> None:
     )
 
 
-def test_a_build_that_cannot_reach_it(key) -> None:
+def test_a_build_that_cannot_reach_it() -> None:
     with pytest.raises(RegistryError, match="Connection refused"):
-        fetch_program(f"127.0.0.1:{free_port()}/team/tiny:v1", key)
+        RemoteCache.open(f"127.0.0.1:{free_port()}/team/tiny:v1")
 
 
 def test_a_build_with_a_registry(reference: str, store: Path, tmp_path: Path) -> None:
-    """It takes what is there, and compiles what is not, or where it cannot ask or trust."""
+    """It takes what is there, and finds nothing where it cannot ask or trust."""
     key = build_key(target=TARGET)
-    compiled = build_program(target=TARGET, code=b"compiled")
     said: list[str] = []
+    layout = Layout.create(tmp_path / "mine")
+    place = reference
 
-    def build(place: str) -> bytes:
-        return fetch_or_compile(place, key, lambda: compiled, warn=said.append).content(OBJECT_TYPE)
+    def find() -> bytes | None:
+        remote = open_cache(place, warn=said.append)
+        found = fetcher(remote, layout, said.append)(key)
+        return None if found is None else found.content(OBJECT_TYPE)
 
-    assert build(reference) == b"compiled"  # nothing was pushed yet
     push(to(reference), store, "tiny")
-    assert build(reference) == PAYLOAD
-    assert said == []
-    assert build(f"127.0.0.1:{free_port()}/team/tiny:v1") == b"compiled"
-    assert said.pop().endswith("Connection refused; compiling instead")
+    assert (find(), said) == (PAYLOAD, [])
+    place = f"127.0.0.1:{free_port()}/team/tiny:v1"
+    assert find() is None
+    assert said.pop().endswith("Connection refused; building without it")
 
     def flip(answer: Answer) -> None:
         if answer.method == "GET" and "/blobs/" in answer.path:
             answer.body = answer.body[::-1]
 
     with proxy(reference.partition("/")[0], flip) as (host, _):
-        assert build(through(host, reference)) == b"compiled"
-    assert "has answered with other bytes" in said.pop()
-    with pytest.raises(AotcError, match="is not a registry reference"):
-        build("nowhere")
+        place = through(host, reference)
+        assert find() is None
+    assert "has answered with other bytes" in said[0]
+    assert said.pop().endswith("; compiling instead")
+    assert said == []
+    for wrong in ("nowhere", "nowhere/tiny:v1"):
+        with pytest.raises(AotcError, match=r"not a registry reference|names no registry"):
+            open_cache(wrong, warn=said.append)

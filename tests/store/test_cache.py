@@ -139,7 +139,7 @@ def test_many_edits_keep_the_newest_sources(setup: Setup) -> None:
     assert setup.cache.lookup_inputs(setup.inputs, setup.sources) is not None
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../x.py", "a/../b.py", "./a.py"])
+@pytest.mark.parametrize("name", ["/etc/passwd", "a/..", "a/../b.py", "./a.py"])
 def test_files_are_named_relative_to_the_source_root(setup: Setup, name: str) -> None:
     stored = setup.build_once().program
     with pytest.raises(ValueError, match="not relative to the source root"):

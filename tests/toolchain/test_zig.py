@@ -1,9 +1,13 @@
 """The pinned compiler makes equal, self-contained objects for every target."""
 
 import ctypes
+import errno
 import importlib.util
+import os
 import platform
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +22,7 @@ __attribute__((visibility("default"))) float scale(const float *x, int n) {
 }
 """
 # Machine numbers of the ELF specification: EM_X86_64, EM_AARCH64.
-MACHINES = {"x86_64_v3": 62, "x86_64_v4": 62, "aarch64": 183}
+MACHINES = {"x86_64_v3": 62, "x86_64_v4": 62, "x86_64_amx": 62, "aarch64": 183}
 
 
 @pytest.mark.parametrize("name", list(zig.TARGETS))
@@ -58,3 +62,44 @@ def test_a_missing_compiler_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(zig.ToolchainError, match="not installed"):
         zig.locate()
+
+
+# In a process of its own: address space enough for Python, and too little for the compiler.
+_LITTLE = """
+import resource
+from aotc.toolchain import zig
+limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (16 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    zig.compile_shared_object("int f(void) { return 1; }", zig.TARGETS["aarch64"])
+except zig.ToolchainError as error:
+    print(error.hint)
+"""
+
+
+def test_without_memory_it_says_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LITTLE], capture_output=True, text=True, check=False
+    )
+    hint = "if the memory was used up, build fewer at once: -j 1\n"
+    assert (done.stdout, done.stderr) == (hint, "")
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOMEM, errno.ENOENT])
+def test_a_compiler_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    message = f"^cannot start: zig clang .*\n{os.strerror(code)}$"
+    with pytest.raises(zig.ToolchainError, match=message) as caught:
+        zig.compile_shared_object("", zig.TARGETS["aarch64"])
+    assert (caught.value.hint is None) == (code == errno.ENOENT)
+
+
+def test_a_compiler_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = subprocess.CompletedProcess([], -9, "", "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: killed)
+    with pytest.raises(zig.ToolchainError, match=r"^SIGKILL from: zig clang ") as caught:
+        zig.compile_shared_object("", zig.TARGETS["aarch64"])
+    assert "-j 1" in str(caught.value.hint)

@@ -16,7 +16,7 @@ from aotc.toolchain.base import Finding, Lowered, Toolchain, ToolchainError
 from aotc.toolchain.pypto import installed
 from aotc.toolchain.pypto.canonical import program_files, readable
 from aotc.toolchain.pypto.place import fixed_folder, neutral
-from aotc.toolchain.pypto.worker import Answer, Compiled, Sample, Task
+from aotc.toolchain.pypto.task import Answer, Compiled, Sample, Task
 
 # What PyPTO and its runtime read of the environment enters the key, but for places.
 _PREFIXES = ("PYPTO_", "PTO2_", "SIMPLER_")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aotc import child
-from aotc.toolchain.pypto.worker import Task, answer
+from aotc.toolchain.pypto.task import Task
+from aotc.toolchain.pypto.worker import answer
 
 child.serve(Task, answer)

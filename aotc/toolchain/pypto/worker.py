@@ -22,51 +22,11 @@ from aotc import child, outside
 from aotc.contract import Dim, Direction, Parameter
 from aotc.errors import AotcError, Place
 from aotc.frontend import source
+from aotc.toolchain.pypto.task import Answer, Compiled, Task
 
 # The element types of PyPTO by the names of contracts; an INDEX is never an argument.
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float": "fp32"}
 _DIRECTIONS = {"In": Direction.IN, "Out": Direction.OUT, "InOut": Direction.INOUT}
-
-
-class Sample(msgspec.Struct):
-    """The dtype and shape of an argument to compile for."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-
-class Task(msgspec.Struct):
-    """Compile a wrapper, `module:function`, into the folder `output`, as far as `stage`.
-
-    `names` and `symbols` are what the config gives to the modules.
-    """
-
-    source: str
-    kernels: str | None
-    wrapper: str
-    names: dict[str, int | float | bool]
-    symbols: list[str]
-    platform: str
-    device_ids: tuple[int, ...]
-    runtime: str
-    sub_workers: int
-    threads: int
-    output: str
-    stage: str
-    samples: list[Sample] | None = None
-
-
-class Compiled(msgspec.Struct, tag="compiled"):
-    """What the wrapper takes, by its annotations, and what was read for it."""
-
-    parameters: list[Parameter]
-    returns: list[str]
-    files: dict[str, str | None]
-    outside: list[str]
-    warnings: list[str]
-
-
-Answer = Compiled | child.Failed
 
 
 def answer(task: Task) -> Iterator[Answer]:
@@ -95,7 +55,7 @@ class _Compilation:
         environment = {**task.names, **{name: dynamic(name) for name in task.symbols}}
         module_name, _, function_name = task.wrapper.partition(":")
         kernels = None if task.kernels is None else Path(task.kernels)
-        with outside.watch(Path(task.source)) as reads:
+        with outside.watch(Path(task.source), kernels) as reads:
             module, sources = source.load(
                 Path(task.source),
                 module_name,
