@@ -34,6 +34,14 @@ golden: .venv/installed ## compare qwen3-tiny and qwen3-0.6b with their golden
 	$(BIN)/aotc verify qwen3-0.6b --level numerics
 
 bench: .venv/installed ## measure against the limits of the machine, a few minutes
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(BENCH)
 
-.PHONY: help prebuild test lint golden bench
+.venv/peers: .venv/installed
+	$(INSTALL) -e '.[peers]'
+	touch $@
+
+peers: .venv/peers ## the same beside other engines, and docs/performance.md written from it
+	$(BIN)/python -m bench --peers --json .venv/bench.json $(BENCH)
+	$(BIN)/python -m bench.report .venv/bench.json
+
+.PHONY: help prebuild test lint golden bench peers

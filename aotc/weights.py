@@ -24,12 +24,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aotc.errors import AotcError, ExitCode
+from aotc.runtime.host import available_cores
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,6 +63,7 @@ _FIXED = {
 }
 _SHAPE_NAMES = {*_EQUAL.values(), "VOCAB"} - {"EPS", "ROPE_THETA"}
 _FLOATS = ("BF16", "F16", "F32")
+_STRIP = 128  # columns that are transposed at a time: some cache lines of each row
 _FILL_STEP = 1 << 20  # elements drawn at a time: they stay in the cache
 _LM_HEAD = "lm_head.weight"
 
@@ -129,8 +132,7 @@ def load_weights(
         weights: dict[str, Any] = {}
         for weight in _stacked(names):
             for layer, block in enumerate(_blocks(weight, layers, weights, allocate)):
-                # In the target's dtype first: torch transposes fast within one dtype only.
-                block.copy_(checkpoint.read(weight.source_of(layer)).to(block.dtype).t())
+                _transpose(block, checkpoint.read(weight.source_of(layer)))
         hidden = int(names["HIDDEN"])
         weights["final_norm_weight"] = allocate("final_norm_weight", (1, hidden), "fp32")
         view(weights["final_norm_weight"]).copy_(checkpoint.read("model.norm.weight"))
@@ -215,6 +217,30 @@ def _blocks(
     memory = allocate(weight.name, (layers * weight.rows, weight.columns), weight.dtype)
     weights[weight.name] = memory
     yield from view(memory).view(layers, weight.rows, weight.columns)
+
+
+def _transpose(target: Tensor, source: Tensor) -> None:
+    """Store `source`, rounded to the dtype of `target`, with its dimensions swapped.
+
+    In strips on all cores, by numpy: torch, at a third of the speed, has one thread do it.
+    """
+    if source.dim() == 1:
+        target.copy_(source)
+        return
+    whole = _bits(target)
+
+    def store(first: int) -> None:
+        whole[:, first : first + _STRIP] = _bits(source[first : first + _STRIP].to(target.dtype)).T
+
+    with ThreadPoolExecutor(available_cores()) as pool:
+        list(pool.map(store, range(0, len(source), _STRIP)))
+
+
+def _bits(tensor: Tensor) -> Any:
+    """Return a numpy array over the bf16 elements of `tensor`."""
+    import torch
+
+    return tensor.view(torch.int16).numpy()
 
 
 def _vocabulary(tied: bool) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shlex
 import statistics
 import sys
 import tempfile
@@ -20,12 +21,12 @@ from aotc.config import Config
 from aotc.errors import AotcError
 from aotc.runtime.host import choose_threads
 from bench import builds, inference, machine, overhead, peers
-from bench.inference import Plan
 from bench.measure import Row, table
 from bench.native import Limits, nothing
-from bench.qwen import Model, Names, Sizes
+from bench.qwen import Model, Sizes
+from bench.work import Names, Plan, Work
 
-GROUPS = ("build", "overhead", "attention", "decode", "prefill")
+GROUPS = ("build", "inductor", "overhead", "attention", "decode", "prefill")
 _LEAST_READ = 1 << 30
 _MOST_READ = 2 << 30
 
@@ -47,11 +48,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure, print header and table, and return everything as plain data."""
     begin, meanwhile = time.monotonic(), machine.Meanwhile()
     chosen = config.load(options.model, options.models)
-    report = _Report(options.only)
+    report, threads = _Report(options.only), choose_threads(options.threads)
+    names = chosen.environment("cpu")
+    layers = min(options.layers, int(names["NUM_LAYERS"]))
+    numbers = {key: value for key, value in names.items() if isinstance(value, int | float)}
+    work = Work(numbers, layers, threads, _plan(options, names))
     # First, while this process is small: see `builds.measured`.
-    report.add("build", lambda: builds.builds(options.model, options.models, options.quick))
+    place = options.model, options.models
+    report.add("build", lambda: builds.builds(*place, options.quick, report.note))
+    if options.peers:
+        report.add("inductor", lambda: builds.inductor(*place, work, report.note))
     with ExitStack() as stack:
-        worker = stack.enter_context(nothing(0).prepare(choose_threads(options.threads)))
+        worker = stack.enter_context(nothing(0).prepare(threads))
         largest = max(machine.caches().values(), default=0)
         cold = options.read_bytes or min(max(4 * largest, _LEAST_READ), _MOST_READ)
         limits = Limits(worker, cold)
@@ -59,7 +67,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             limits.read()
             limits.fma()
         header = machine.describe(worker.threads, limits.lanes)
-        _programs(chosen, options, report, limits, stack)
+        _programs(chosen, work, options, report, limits, stack)
         rows = [
             *_limit_rows("read, 8 streams a thread", limits.reads, "GB/s"),
             *_limit_rows("fma, fp32 in registers", limits.fmas, "GFLOP/s"),
@@ -69,15 +77,29 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     header["seconds"] = time.monotonic() - begin
     print(_header(header))
     print(table(rows))
-    return {"model": options.model, "machine": header, "rows": [row.document() for row in rows]}
+    for note in report.notes:
+        print(f"not measured: {note}")
+    return {
+        "command": options.command,
+        "model": options.model,
+        "layers": layers,
+        "machine": header,
+        "rows": [row.document() for row in rows],
+        "notes": report.notes,
+    }
 
 
 class _Report:
     """The rows of the chosen groups."""
 
     def __init__(self, chosen: Sequence[str]):
-        self.chosen = chosen
+        self.chosen = list(chosen)
         self.rows: list[Row] = []
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Keep what could not be measured, and why."""
+        self.notes.append(text)
 
     def add(self, group: str, measure: Callable[[], list[Row]]) -> None:
         """Measure where the group is chosen, and note what other processes did meanwhile."""
@@ -87,17 +109,19 @@ class _Report:
         since = machine.Meanwhile()
         measured = measure()
         others = since.shares()["others"]
-        self.rows += [dataclasses.replace(row, others=others) for row in measured]
+        self.rows += [dataclasses.replace(row, others=others, group=group) for row in measured]
 
 
 def _programs(
-    chosen: Config, options: argparse.Namespace, report: _Report, limits: Limits, stack: ExitStack
+    chosen: Config,
+    work: Work,
+    options: argparse.Namespace,
+    report: _Report,
+    limits: Limits,
+    stack: ExitStack,
 ) -> None:
     """Measure what runs programs of the model."""
-    worker, names = limits.worker, chosen.environment("cpu")
-    plan = _plan(options, names)
-    layers = min(options.layers, int(names["NUM_LAYERS"]))
-    sizes = Sizes(names, layers)
+    worker, plan, layers = limits.worker, work.plan, work.layers
     store = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     report.add("attention", lambda: inference.attention(chosen, worker, limits, store, plan))
     needed = [each for each in ("decode", "prefill") if each in report.chosen]
@@ -116,22 +140,39 @@ def _programs(
     print("weights ...", file=sys.stderr, flush=True)
     model = Model(
         worker,
-        names,
+        work.names,
         [program.contract for program in programs.values()],
         layers=layers,
         sequences=max(plan.batches),
         max_context=max(*plan.contexts, *plan.prompts),
     )
-    report.add("overhead", lambda: overhead.upload(model.upload_rate, model.copy_rate, limits))
-    rivals = peers.peers(worker, names, layers, plan, stack) if options.peers else {}
+    copied = min(model.nbytes, _LEAST_READ)
     report.add(
-        "decode",
-        lambda: inference.decode(model, programs["decode"], sizes, limits, plan, rivals),
+        "overhead", lambda: overhead.upload(model.upload_rate, model.copy_rate, worker, copied)
     )
-    report.add(
-        "prefill",
-        lambda: inference.prefill(model, programs["prefill"], sizes, limits, plan, rivals),
-    )
+    wanted = {name: each for name, each in programs.items() if name in report.chosen}
+    calls = inference.Calls(model, wanted, Sizes(work.names, layers), plan)
+    report.add("decode", lambda: inference.decode(calls, limits, plan))
+    report.add("prefill", lambda: inference.prefill(calls, limits, plan))
+    if calls.actions:
+        for name in options.peers:
+            _peer(name, work, calls, report, limits)
+        model.check()
+
+
+def _peer(name: str, work: Work, calls: inference.Calls, report: _Report, limits: Limits) -> None:
+    """Measure an engine against aotc; where it fails note why, and go on."""
+    group = f"against {name}"
+    report.chosen.append(group)
+    plan = dataclasses.replace(work.plan, rounds=min(work.plan.rounds, 5), seconds=30.0)
+    try:
+        with peers.Peer(name, work) as peer:
+            report.add(group, lambda: inference.against(peer, calls, limits, plan))
+            for reason in dict.fromkeys(peer.refused.values()):
+                cases = [case for case, why in peer.refused.items() if why == reason]
+                report.note(f"{peer.label}: {'; '.join(cases)}: {reason}")
+    except peers.PeerError as error:
+        report.note(f"{name}: {error}")
 
 
 def _plan(options: argparse.Namespace, names: Names) -> Plan:
@@ -163,7 +204,15 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help=f"of {', '.join(GROUPS)}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-    parser.add_argument("--peers", action="store_true", help="run other engines on the same work")
+    parser.add_argument(
+        "--peers",
+        nargs="?",
+        type=lambda text: text.split(","),
+        const=list(peers.ENGINES),
+        default=[],
+        metavar="NAME,...",
+        help=f"other engines on the same work, all or of {', '.join(peers.ENGINES)}",
+    )
     parser.add_argument(
         "--read-bytes", type=int, help="size of what the baseline reads [default: 4 x L3, 1-2 GB]"
     )
@@ -171,8 +220,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     for each in options.only:
         if each not in GROUPS:
             parser.error(f"--only: `{each}` is none of {', '.join(GROUPS)}")
+    for each in options.peers:
+        if each not in peers.ENGINES:
+            parser.error(f"--peers: `{each}` is none of {', '.join(peers.ENGINES)}")
     if options.layers < 1:
         parser.error("--layers must be at least 1")
+    shown = [each for each in arguments if each not in ("--json", str(options.json))]
+    options.command = shlex.join(["python", "-m", "bench", *shown])
     return options
 
 

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import re
+import shlex
 import shutil
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from aotc import config
 from aotc.runtime import load
+from bench import peers
 from bench.measure import Row
 from bench.qwen import shape_of, weight_sizes
+from bench.work import Work
+
+_SMALL = "qwen3-0.6b"
 
 # One program from its signature, or from the tensors that a caller would pass, which it makes for
-# that: `samples` has dtype and shape of each.
+# that: `samples` has dtype and shape of each. Prints the seconds without imports.
 _COMPILE = """
-import json, sys
+import json, sys, time
 from pathlib import Path
 from aotc import config, driver
 model, models, program, samples = sys.argv[1:]
@@ -29,93 +38,260 @@ if samples:
     import torch
     from aotc.samples import arguments_of
     types = {"bf16": torch.bfloat16, "fp32": torch.float32, "int32": torch.int32}
+begin = time.perf_counter()
+if samples:
     arguments = arguments_of(
         [torch.empty(shape, dtype=types[dtype]) for dtype, shape in json.loads(samples)]
     )
 compiled = driver.lower(chosen, program, target, arguments)
 driver.compile_program(chosen, program, target, compiled)
+print(time.perf_counter() - begin)
 """
 
 
-def builds(model: str, models: Path, quick: bool) -> list[Row]:
-    """Return rows for cold and warm builds of `model`, and of larger and smaller ones."""
-    rows = []
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Seconds of a process, bytes of the largest one under it, and the seconds that it printed."""
+
+    seconds: float
+    memory: float
+    printed: float = 0.0
+
+
+def builds(model: str, models: Path, quick: bool, note: Callable[[str], None]) -> list[Row]:
+    """Return rows for builds: cold and warm, of other sizes, and from samples.
+
+    What is compared runs in turn. `note` is told what could not be measured.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        cold = _build(model, models, folder / "cold")
-        rows += _rows(f"build of {model}, cold", *cold)
-        warm = [_build(model, models, folder / "cold") for _ in range(1 if quick else 5)]
-        rows += _rows(f"build of {model}, warm", *map(min, zip(*warm, strict=True)))
-        if quick:
-            return rows
-        single = folder / "models"
-        shutil.copytree(models, single)
-        _set_layers(single / f"{model}.yaml", 1)
-        rows += _rows("  with 1 layer, cold", *_build(model, single, folder / "single"), cold)
-        for other in sorted(each.stem for each in models.glob("*.yaml")):
-            if other != model:
-                result = _build(other, models, folder / other)
-                rows += _rows(f"  {other}, cold", *result, cold)
-        rows += _samples(model, models, folder / "cold")
-    return rows
+        rounds = 1 if quick else 3
+        commands = {"cold": _command(model, models, folder / "cold")}
+        if not quick:
+            single = _with_one_layer(model, models, folder / "models")
+            commands["single"] = _command(model, single, folder / "single")
+        if not quick and model != _SMALL and (models / f"{_SMALL}.yaml").exists():
+            commands["small"] = _command(_SMALL, models, folder / "small")
+
+        def fresh() -> None:
+            for each in commands:
+                shutil.rmtree(folder / each, ignore_errors=True)
+
+        costs = in_turn(commands, rounds, before=fresh)
+        layers = config.load(model, models).extents["NUM_LAYERS"]
+        rows = _rows(f"build of {model}, cold", costs["cold"])
+        fresh()
+        rows.append(_together(peak_memory(commands["cold"])))
+        if "single" in costs:
+            against = f"{layers} layers over it"
+            rows += _rows("  with 1 layer", costs["single"], costs["cold"], against)
+        if "small" in costs:
+            rows += _rows(f"  {_SMALL}", costs["small"], costs["cold"], f"{model} over it")
+        start = {"start": [sys.executable, "-c", "pass"], "warm": commands["cold"]}
+        warm = in_turn(start, 3 if quick else 11)
+        rows += [
+            _row(f"build of {model}, warm", "s", warm["warm"], lambda each: each.seconds),
+            _row(
+                *("  start of a process", "s", warm["start"], lambda each: each.seconds),
+                *(warm["warm"], "of the warm build", True),
+            ),
+        ]
+        return rows + _samples(model, models, folder / "cold", rounds, note)
 
 
-def _samples(model: str, models: Path, store: Path) -> list[Row]:
-    """Return rows for `decode` alone, by its signature and by real tensors of all layers."""
+def _samples(
+    model: str, models: Path, store: Path, rounds: int, note: Callable[[str], None]
+) -> list[Row]:
+    """Return rows for `decode` alone, by its signature and by real tensors of true size.
+
+    Of all layers, if the system gives as many addresses; nothing touches the memory.
+    """
     chosen = config.load(model, models)
     names = chosen.environment("cpu")
-    sizes = {
-        **weight_sizes(names, chosen.extents["NUM_LAYERS"], pages=32),
-        **{"ROPE_SEQ_DYN": int(names["MAX_SEQ"]), "BATCH_DYN": 1, "BLOCK_TABLE_FLAT_DYN": 32},
-    }
     parameters = load(model, "decode", store).contract.parameters
-    samples = json.dumps([[each.dtype, shape_of(each, sizes)] for each in parameters])
     command = [sys.executable, "-c", _COMPILE, model, str(models), "decode"]
-    plain = measured([*command, ""])
+    layers = chosen.extents["NUM_LAYERS"]
+    while True:
+        sizes = {
+            **weight_sizes(names, layers, pages=32),
+            **{"ROPE_SEQ_DYN": int(names["MAX_SEQ"]), "BATCH_DYN": 1, "BLOCK_TABLE_FLAT_DYN": 32},
+        }
+        samples = json.dumps([[each.dtype, shape_of(each, sizes)] for each in parameters])
+        try:
+            commands = {"plain": [*command, ""], "samples": [*command, samples]}
+            costs = in_turn(commands, rounds)
+            break
+        except RuntimeError:
+            note(f"torch.empty tensors of {layers} layers: more than the system allows")
+            if layers == 1:
+                return []
+            layers //= 2
+    against = "over the signature"
     return [
-        *_rows("decode alone, from its signature", *plain),
+        *_rows("decode alone, from its signature", costs["plain"]),
         *_rows(
-            "  from torch.empty tensors, importing torch", *measured([*command, samples]), plain
+            f"  from torch.empty tensors of {layers} layers",
+            *(costs["samples"], costs["plain"], against, True),
         ),
+        _row(
+            *("    without imports", "s", costs["samples"], lambda each: each.printed),
+            *(costs["plain"], against, True),
+        ),
+    ]
+
+
+def inductor(model: str, models: Path, work: Work, note: Callable[[str], None]) -> list[Row]:
+    """Return rows for a decoder layer by AOTInductor, and for decode with one layer by aotc."""
+    if peers.missing("AOTInductor") or not any(map(shutil.which, ("g++", "clang++", "c++"))):
+        note("AOTInductor: not installed, or no g++ for it")
+        return []
+    document = json.dumps(dataclasses.asdict(work))
+    theirs = [sys.executable, "-m", "bench.peers.torch_aot", document]
+    with tempfile.TemporaryDirectory() as folder:
+        single = _with_one_layer(model, models, Path(folder) / "models")
+        ours = [sys.executable, "-c", _COMPILE, model, str(single), "decode", ""]
+        variables = {"TORCHINDUCTOR_CACHE_DIR": folder, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+        try:
+            costs = in_turn({"ours": ours, "theirs": theirs}, 1, environment=variables)
+            together = [peak_memory(command, variables) for command in (ours, theirs)]
+        except RuntimeError as error:
+            note(f"AOTInductor: {error}")
+            return []
+    name = "one layer of decode"
+    memory = _row(
+        *("    largest process", "MB", costs["theirs"], lambda each: each.memory / 1e6),
+        *(costs["ours"], "over aotc", True),
+    )
+    return [
+        *_rows(f"{name}, with embedding and output", costs["ours"]),
+        _together(together[0]),
+        _row(
+            *(f"  {name} by AOTInductor", "s", costs["theirs"], lambda each: each.printed),
+            *(costs["ours"], "over aotc, imports apart", True),
+        ),
+        memory,
+        _together(together[1], together[1] / together[0], "over aotc"),
     ]
 
 
 def _rows(
-    name: str, seconds: float, memory: float, of: tuple[float, float] | None = None
+    name: str,
+    costs: Sequence[Cost],
+    of: Sequence[Cost] = (),
+    against: str = "",
+    over: bool = False,
 ) -> list[Row]:
-    against = "" if of is None else "of the first one"
     return [
-        Row(name, seconds, "s", None if of is None else seconds / of[0], against),
-        Row(
-            "    largest process",
-            memory / 1e6,
-            "MB",
-            None if of is None else memory / of[1],
-            against,
-        ),
+        _row(name, "s", costs, lambda each: each.seconds, of, against, over),
+        _row("    largest process", "MB", costs, lambda each: each.memory / 1e6, of, against, over),
     ]
 
 
-def _build(model: str, models: Path, store: Path) -> tuple[float, float]:
+def _together(memory: float, ratio: float | None = None, against: str = "") -> Row:
+    return Row("    all processes together", memory / 1e6, "MB", ratio, against)
+
+
+def _row(
+    name: str,
+    unit: str,
+    costs: Sequence[Cost],
+    value: Callable[[Cost], float],
+    of: Sequence[Cost] = (),
+    against: str = "",
+    over: bool = False,
+) -> Row:
+    """Return the median of a value, and of its ratio to `of` by rounds, or the inverse."""
+    median = statistics.median(map(value, costs))
+    if not of:
+        return Row(name, median, unit)
+    ratios = [value(b) / value(a) for a, b in zip(costs, of, strict=True)]
+    ratio = statistics.median(1 / each if over else each for each in ratios)
+    return Row(name, median, unit, ratio, against)
+
+
+def in_turn(
+    commands: Mapping[str, Sequence[str]],
+    rounds: int,
+    *,
+    before: Callable[[], None] = lambda: None,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, list[Cost]]:
+    """Run all commands in turn, `rounds` times; raise RuntimeError where one fails."""
+    costs: dict[str, list[Cost]] = {name: [] for name in commands}
+    for _ in range(rounds):
+        before()
+        for name, command in commands.items():
+            costs[name].append(measured(command, environment))
+    return costs
+
+
+def _command(model: str, models: Path, store: Path) -> list[str]:
     places = ["--models-dir", str(models), "--store", str(store)]
-    return measured([sys.executable, "-m", "aotc", "build", model, "--quiet", *places])
+    return [sys.executable, "-m", "aotc", "build", model, "--quiet", *places]
 
 
-def measured(command: Sequence[str]) -> tuple[float, float]:
-    """Return the seconds of a command, and the bytes of the largest process under it.
+def measured(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
+    """Return what a command costs, and the number that it prints last, if it does.
 
     A process counts as large as the one that starts it: call this while this one is small. Raises
-    RuntimeError where the command fails.
+    RuntimeError, with the last line that it printed, where the command fails.
     """
-    begin = time.perf_counter()
-    child = os.posix_spawn(command[0], list(command), os.environ)
-    _, status, usage = os.wait4(child, 0)
-    seconds = time.perf_counter() - begin
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+        actions = [(os.POSIX_SPAWN_DUP2, output.fileno(), number) for number in (1, 2)]
+        variables = {**os.environ, **(environment or {})}
+        begin = time.perf_counter()
+        child = os.posix_spawn(command[0], list(command), variables, file_actions=actions)
+        _, status, usage = os.wait4(child, 0)
+        seconds = time.perf_counter() - begin
+        output.seek(0)
+        last = output.read().strip().rpartition("\n")[2]
     if status != 0:
-        raise RuntimeError(f"exit status {status} from {' '.join(command)}")
-    return seconds, usage.ru_maxrss * 1024
+        raise RuntimeError(f"exit status {os.waitstatus_to_exitcode(status)}: {last[:300]}")
+    printed = float(last) if re.fullmatch(r"[\d.e-]+", last) else 0.0
+    return Cost(seconds, usage.ru_maxrss * 1024, printed)
 
 
-def _set_layers(path: Path, layers: int) -> None:
+def peak_memory(command: Sequence[str], environment: Mapping[str, str] | None = None) -> float:
+    """Return the most bytes that a command and all processes under it have at one time.
+
+    What several share counts once. It looks a hundred times a second, which slows the command down.
+    Raises RuntimeError where the command fails.
+    """
+    variables = {**os.environ, **(environment or {})}
+    with subprocess.Popen(
+        command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        most = 0
+        while process.poll() is None:
+            most = max(most, sum(map(_proportional, _descendants(process.pid))))
+            time.sleep(0.01)
+    if process.returncode != 0:
+        raise RuntimeError(f"exit status {process.returncode} from {shlex.join(command)[:300]}")
+    return most
+
+
+def _descendants(process: int) -> list[int]:
+    found, waiting = [], [process]
+    while waiting:
+        found.append(waiting.pop())
+        for path in Path(f"/proc/{found[-1]}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                waiting += map(int, path.read_text(encoding="ascii").split())
+    return found
+
+
+def _proportional(process: int) -> int:
+    try:
+        text = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii")
+    except OSError:
+        return 0  # it has ended
+    value = re.search(r"^Pss:\s*(\d+) kB", text, re.MULTILINE)
+    return int(value[1]) * 1024 if value else 0
+
+
+def _with_one_layer(model: str, models: Path, copy: Path) -> Path:
+    shutil.copytree(models, copy)
+    path = copy / f"{model}.yaml"
     text = path.read_text(encoding="utf-8")
-    path.write_text(re.sub(r"NUM_LAYERS: \d+", f"NUM_LAYERS: {layers}", text), encoding="utf-8")
+    path.write_text(re.sub(r"NUM_LAYERS: \d+", "NUM_LAYERS: 1", text), encoding="utf-8")
+    return copy

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,28 +14,16 @@ from aotc import driver
 from aotc.builder.build import build as build_programs
 from aotc.config import Config
 from aotc.runtime import Program, Worker, load
-from bench.measure import Action, Row, Run, faster, interleave, median
+from bench.measure import Row, Run, faster, interleave, median
 from bench.native import Limits
+from bench.peers import Peer
 from bench.qwen import Model, Sizes
+from bench.work import Action, Plan
 
 # The model with its heads, but little else: its steps show attention.
 _NARROW = {"HIDDEN": 256, "INTERMEDIATE": 256, "REAL_VOCAB": 512, "VOCAB": 512}
 _NARROW_LAYERS = 16
 _NARROW_SEQUENCES = 8  # taken in turn, so that no K/V is in a cache
-
-# By peer, then by the case that it runs.
-Peers = Mapping[str, Mapping[str, Action]]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to run: batches, contexts, prompts, and for how long."""
-
-    batches: Sequence[int] = (1, 4, 16)
-    contexts: Sequence[int] = (128, 4096)
-    prompts: Sequence[int] = (128, 512)
-    rounds: int = 7
-    seconds: float = 40.0  # of each group of runs that are compared
 
 
 def build(config: Config, names: Sequence[str], store: Path) -> dict[str, Program]:
@@ -48,20 +36,39 @@ def build(config: Config, names: Sequence[str], store: Path) -> dict[str, Progra
     return {name: load(config.model, name, store) for name in names}
 
 
-def decode(
-    model: Model, program: Program, sizes: Sizes, limits: Limits, plan: Plan, peers: Peers
-) -> list[Row]:
+class Calls:
+    """Calls of the model, ready to run, and the work that each does: by the names of the cases."""
+
+    def __init__(self, model: Model, programs: Mapping[str, Program], sizes: Sizes, plan: Plan):
+        self.model, self.sizes = model, sizes
+        self.decodes = plan.decodes() if "decode" in programs else {}
+        self.prefills = plan.prefills() if "prefill" in programs else {}
+        self.actions: dict[str, Action] = {
+            **{
+                name: model.decode(programs["decode"], *case) for name, case in self.decodes.items()
+            },
+            **{
+                name: model.prefill(programs["prefill"], tokens)
+                for name, tokens in self.prefills.items()
+            },
+        }
+
+    def work(self, name: str) -> tuple[float, str]:
+        """Return what a case has to do, and the unit of its speed: GB or thousands of MFLOP."""
+        if name in self.decodes:
+            return self.sizes.decode_bytes(*self.decodes[name]) / 1e9, "GB/s"
+        return self.sizes.prefill_flops(self.prefills[name]) / 1e9, "GFLOP/s"
+
+    def tokens(self, name: str) -> int:
+        """Return the tokens that a case takes or makes."""
+        return self.decodes[name][0] if name in self.decodes else self.prefills[name]
+
+
+def decode(calls: Calls, limits: Limits, plan: Plan) -> list[Row]:
     """Return a row for each batch and context."""
-    cases = {
-        decode_case(batch, context): (batch, context)
-        for context in plan.contexts
-        for batch in plan.batches
-    }
-    ours = {name: model.decode(program, *case) for name, case in cases.items()}
-    runs = _compare(ours, limits, plan, peers)
-    model.check()
-    rows = []
-    for name, (batch, context) in cases.items():
+    runs = _run(calls, calls.decodes, limits, plan)
+    sizes, rows = calls.sizes, []
+    for name, (batch, context) in calls.decodes.items():
         nbytes = sizes.decode_bytes(batch, context)
         share = _roof(nbytes, sizes.decode_flops(batch, context) if batch > 1 else 0)
         bound = "read" if batch == 1 else "min(read, fma)"
@@ -71,21 +78,15 @@ def decode(
             Row(name, speed / 1e9, "GB/s", median(runs[name], share), bound),
             Row(f"  {sizes.layers} layers", batch * speed / nbytes, "tokens/s"),
             Row(f"  scaled to {sizes.all_layers} layers", batch * speed / all_layers, "tokens/s"),
-            *_peer_rows(name, runs, peers, nbytes / 1e9, "GB/s"),
         ]
     return rows
 
 
-def prefill(
-    model: Model, program: Program, sizes: Sizes, limits: Limits, plan: Plan, peers: Peers
-) -> list[Row]:
+def prefill(calls: Calls, limits: Limits, plan: Plan) -> list[Row]:
     """Return a row for each length of a prompt; only its last token is put to the output matrix."""
-    ours = {prefill_case(tokens): model.prefill(program, tokens) for tokens in plan.prompts}
-    runs = _compare(ours, limits, plan, peers)
-    model.check()
-    rows = []
-    for tokens in plan.prompts:
-        name = prefill_case(tokens)
+    runs = _run(calls, calls.prefills, limits, plan)
+    sizes, rows = calls.sizes, []
+    for name, tokens in calls.prefills.items():
         flops = sizes.prefill_flops(tokens)
 
         def share(run: Run, flops: int = flops) -> float:
@@ -95,8 +96,25 @@ def prefill(
         rows += [
             Row(name, flops / seconds / 1e9, "GFLOP/s", median(runs[name], share), "fma"),
             Row(f"  {sizes.layers} layers", tokens / seconds, "tokens/s"),
-            *_peer_rows(name, runs, peers, flops / 1e9, "GFLOP/s"),
         ]
+    return rows
+
+
+def against(peer: Peer, calls: Calls, limits: Limits, plan: Plan) -> list[Row]:
+    """Return a row for each case that a peer runs, right after aotc ran it; raise PeerError."""
+    actions: dict[str, Action] = {}
+    names = [name for name in calls.actions if name in peer.cases]
+    for name in names:
+        actions[name] = calls.actions[name]
+        actions[f"{name}: peer"] = functools.partial(peer.run, name)
+    runs = interleave(actions, limits, rounds=plan.rounds, seconds=plan.seconds)
+    rows = []
+    for name in names:
+        ours, theirs = runs[name], runs[f"{name}: peer"]
+        work, unit = calls.work(name)
+        speed = work / median(theirs, lambda run: run.seconds)
+        ratio = faster(ours, theirs)
+        rows.append(Row(name, speed, unit, ratio, "aotc over it", peer=peer.label))
     return rows
 
 
@@ -145,39 +163,9 @@ def attention(config: Config, worker: Worker, limits: Limits, store: Path, plan:
     ]
 
 
-def decode_case(batch: int, context: int) -> str:
-    """Return the name of a decode step."""
-    return f"decode, batch {batch}, context {context}"
-
-
-def prefill_case(tokens: int) -> str:
-    """Return the name of a prefill."""
-    return f"prefill, {tokens} tokens"
-
-
-def _compare(
-    ours: Mapping[str, Action], limits: Limits, plan: Plan, peers: Peers
-) -> dict[str, list[Run]]:
-    """Run each case, right after it what the peers have for it, and so on."""
-    actions: dict[str, Action] = {}
-    for name, action in ours.items():
-        actions[name] = action
-        for peer, cases in peers.items():
-            if name in cases:
-                actions[f"{peer}: {name}"] = cases[name]
+def _run(calls: Calls, names: Iterable[str], limits: Limits, plan: Plan) -> dict[str, list[Run]]:
+    actions = {name: calls.actions[name] for name in names}
     return interleave(actions, limits, rounds=plan.rounds, seconds=plan.seconds)
-
-
-def _peer_rows(
-    name: str, runs: Mapping[str, list[Run]], peers: Peers, work: float, unit: str
-) -> list[Row]:
-    rows = []
-    for peer in peers:
-        theirs = runs.get(f"{peer}: {name}")
-        if theirs:
-            speed = work / median(theirs, lambda run: run.seconds)
-            rows.append(Row(f"  {peer}", speed, unit, faster(runs[name], theirs), "aotc over it"))
-    return rows
 
 
 def _roof(nbytes: float, flops: float) -> Callable[[Run], float]:

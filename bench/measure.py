@@ -9,10 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.native import Limits
-
-# Runs once. What returns a float reports the seconds itself; else the call is timed.
-Action = Callable[[], object]
-
+from bench.work import Action
 
 _SETTLE = 0.03  # seconds in which threads that another engine left spinning go to sleep
 
@@ -22,6 +19,7 @@ class Row:
     """A result, and what it is compared with; `others` is the processor time that was not ours.
 
     A ratio above a few percent of `others` says little: the same run on an idle machine says more.
+    `group` is the part of the benchmark, `peer` the engine whose speed it is, where not aotc's.
     """
 
     name: str
@@ -30,6 +28,8 @@ class Row:
     ratio: float | None = None
     against: str = ""
     others: float | None = None
+    group: str = ""
+    peer: str = ""
 
     def document(self) -> dict[str, Any]:
         """Return the row as plain data."""
@@ -85,7 +85,8 @@ def table(rows: Sequence[Row]) -> str:
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         others = "" if row.others is None else f"{row.others:.0%}"
-        cells.append((row.name, _short(row.value), row.unit, ratio, others, row.against))
+        name = f"{row.name}: {row.peer}" if row.peer else row.name
+        cells.append((name, short(row.value), row.unit, ratio, others, row.against))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for name, value, unit, ratio, others, against in cells:
@@ -97,5 +98,5 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,87 +1,44 @@
-"""Programs written by hand in C: what the machine gives to the same team of threads."""
+"""Programs written by hand in C; the limits of the machine are aotc's own."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-import aotc
-from aotc import driver
-from aotc.contract import Contract, Direction, DynamicSymbol, Parameter
-from aotc.runtime import Program, Worker, load_program
-from aotc.toolchain.zig import TARGETS, compile_shared_object
+from aotc.contract import Direction, Parameter
+from aotc.limits import Limits, native
+from aotc.runtime import Program, Worker
 
-_PACKAGE = Path(aotc.__file__).parent
-_PRELUDE = ("runtime/include/aotc_abi.h", "codegen/library/pool.h")
-_STREAMS = 8
-_FMAS = 12
-_LINE = 32  # floats between the results of two threads
-
-
-def native(name: str, parameters: Sequence[Parameter], symbols: Sequence[str] = ()) -> Program:
-    """Compile `NAME.c` of this folder, after the ABI and the pool, for this host."""
-    target = driver.default_target()
-    parts = [_PACKAGE / each for each in _PRELUDE] + [Path(__file__).with_name(f"{name}.c")]
-    source = "\n".join(part.read_text(encoding="utf-8") for part in parts)
-    contract = Contract(tuple(parameters), tuple(map(DynamicSymbol, symbols)))
-    return load_program(contract, compile_shared_object(source, TARGETS[target]), target)
+__all__ = ["Copy", "Limits", "nothing"]
 
 
 def nothing(parameters: int) -> Program:
     """Return a program that does nothing with so many tensors."""
-    return native("nothing", [Parameter(f"p{i}", "fp32", (16,)) for i in range(parameters)])
+    return native(_text("nothing"), [Parameter(f"p{i}", "fp32", (16,)) for i in range(parameters)])
 
 
-class Limits:
-    """The rates that a worker's team reaches: reading memory, and multiplying in registers.
-
-    `nbytes` is the size of what is read: more than the caches hold. `reads` and `fmas` keep all
-    that was measured.
-    """
+class Copy:
+    """A copy of `nbytes` of memory by a worker's team: what an upload is held against."""
 
     def __init__(self, worker: Worker, nbytes: int):
-        self.worker = worker
-        threads = worker.threads
-        out = Parameter("out", "fp32", (threads * _LINE,), Direction.INOUT)
-        result = worker.alloc_tensor((threads * _LINE,), "fp32")
+        self._tensors = [worker.alloc_tensor((max(nbytes // 64, 1) * 16,), "fp32") for _ in "ab"]
+        for tensor in self._tensors:
+            tensor.numpy().fill(1.0)
+        target = Parameter("to", "fp32", ("L",), Direction.INOUT)
+        program = native(_text("copy"), [Parameter("from", "fp32", ("L",)), target], ["L"])
+        self._call = worker.load(program).bind(*self._tensors)
 
-        # An odd number of lines apart, so that the streams do not share the sets of a cache.
-        length = max(nbytes // (threads * _STREAMS * 4) // 1024, 1) * 1024 + 80
-        data = worker.alloc_tensor((threads * _STREAMS, length), "fp32")
-        data.numpy().fill(1.0)
-        reader = native("read", [Parameter("data", "fp32", ("S", "L")), out], ["S", "L"])
-        self._read = worker.load(reader).bind(data, result)
-        self._nbytes = data.nbytes
-
-        multiplier = native("fma", [Parameter("loops", "int64", ()), out])
-        self._fma = worker.load(multiplier)
-        self._result, self._threads = result, threads
-        self.reads: list[float] = []
-        self.fmas: list[float] = []
-        self._loops = 1 << 20
-        self.fma()
-        self._loops = max(1, int(self._loops * 0.1 / self._seconds))
-        self.fmas.clear()
-
-    def read(self) -> float:
-        """Return the bytes read a second."""
+    def rate(self) -> float:
+        """Return the bytes copied a second, each read once and written once."""
         begin = time.perf_counter()
-        self._read()
-        self.reads.append(self._nbytes / (time.perf_counter() - begin))
-        return self.reads[-1]
+        self._call()
+        return self._tensors[0].nbytes / (time.perf_counter() - begin)
 
-    def fma(self) -> float:
-        """Return the fp32 operations a second, an FMA being two; a tenth of a second long."""
-        call = self._fma.bind(self._loops, self._result)
-        begin = time.perf_counter()
-        call()
-        self._seconds = time.perf_counter() - begin
-        flops = self._threads * self._loops * _FMAS * self.lanes * 2
-        self.fmas.append(flops / self._seconds)
-        return self.fmas[-1]
+    def free(self) -> None:
+        """Give the memory back."""
+        for tensor in self._tensors:
+            tensor.free()
 
-    @property
-    def lanes(self) -> int:
-        """The floats in a vector."""
-        return int(self._result.numpy()[1])
+
+def _text(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.c").read_text(encoding="utf-8")

@@ -11,10 +11,7 @@ import numpy as np
 
 from aotc.contract import Contract, Parameter
 from aotc.runtime import BoundCall, DeviceTensor, Program, Worker
-
-Names = Mapping[str, int | float]
-_PERIOD = (1 << 20) + 7  # elements until the random values repeat
-_SCALE = 0.017  # uniform up to here: a standard deviation of 0.01
+from bench.work import Names, random_bf16, rotary
 
 
 class Sizes:
@@ -74,8 +71,8 @@ class Model:
     """Weights and cache on `worker`, for the programs whose contracts are given.
 
     `sequences` of `max_context` tokens fit into the cache; their pages lie in random order.
-    `upload_rate` is what `alloc_tensor` reached, in bytes a second, and `copy_rate` what copying
-    the same again into memory that is there takes.
+    `nbytes` are those of the tensors; `upload_rate` is what `alloc_tensor` reached, in bytes a
+    second, and `copy_rate` what copying the same again into memory that is there takes.
     """
 
     def __init__(
@@ -155,6 +152,7 @@ class Model:
             seconds += time.perf_counter() - begin
             moved += tensor.nbytes
             self.tensors[name] = tensor
+        self.nbytes = moved
         self.upload_rate = moved / seconds
         self.copy_rate = self._copy_again(host)
         # Only a row of it is read for a token: as good as a matrix of its own.
@@ -170,12 +168,8 @@ class Model:
     def _fp32(self, name: str, shape: tuple[int, ...]) -> Any:
         if name not in ("rope_cos", "rope_sin"):
             return np.ones(shape, np.float32)
-        half = shape[1] // 2
-        angles = np.arange(shape[0])[:, None] * float(self._names["ROPE_THETA"]) ** (
-            -np.arange(half) / half
-        )
-        values = np.cos(angles) if name == "rope_cos" else np.sin(angles)
-        return np.tile(values, 2).astype(np.float32)
+        cos, sin = rotary(self._names, np.arange(shape[0]))
+        return cos if name == "rope_cos" else sin
 
     def _slots(self, rows: Any, positions: Any) -> Any:
         pages = self._pages[np.ix_(rows, positions // self._page)]
@@ -200,18 +194,3 @@ class Model:
                 if each.name == "out":
                     self._logits.append(arguments[-1])
         return self._worker.load(program).bind(*arguments)
-
-
-def random_bf16(count: int) -> Any:
-    """Return the bits of `count` random bf16 values around zero, in a pattern that repeats."""
-    values = np.random.default_rng(0).uniform(-_SCALE, _SCALE, min(count, _PERIOD))
-    pattern = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    result = np.empty(count, np.uint16)
-    filled = len(pattern)
-    result[:filled] = pattern
-    while filled < count:
-        # What is there is copied to its end, so that every pass is one large copy.
-        step = min(filled, count - filled)
-        result[filled : filled + step] = result[:step]
-        filled += step
-    return result

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from aotc import config
-from bench import builds, inference, machine
-from bench.inference import Plan
+from bench import builds, inference, machine, peers, report
 from bench.measure import Row, Run, faster, interleave, median, table
-from bench.native import Limits, nothing
-from bench.qwen import Model, Sizes, random_bf16
+from bench.native import Copy, Limits, nothing
+from bench.peers import Kind, Peer, PeerError
+from bench.qwen import Model, Sizes
+from bench.work import Plan, Work, random_bf16
 
 ROOT = Path(__file__).parents[1]
 CONFIG = config.load("qwen3-tiny", ROOT / "models")
 NAMES = CONFIG.environment("cpu")
+NUMBERS = {key: value for key, value in NAMES.items() if isinstance(value, int | float)}
+PLAN = Plan(batches=(1, 3), contexts=(8, 24), prompts=(21,), rounds=1)
+WORK = Work(NUMBERS, layers=2, threads=2, plan=PLAN)
 
 
 class Steady:
@@ -101,11 +110,16 @@ def test_the_roof_is_the_slower_of_reading_and_computing():
 
 
 def test_a_table_is_aligned():
-    rows = [Row("one", 1234.5, "GB/s", 0.5, "read", 0.031), Row("  two words", 0.0123, "s")]
+    rows = [
+        Row("one", 1234.5, "GB/s", 0.5, "read", 0.031),
+        Row("  two words", 0.0123, "s"),
+        Row("one", 1.0, "GB/s", peer="other"),
+    ]
     assert table(rows).splitlines() == [
         "              value unit  ratio  others  against",
         "one            1234 GB/s   0.50      3%  read",
         "  two words  0.0123 s",
+        "one: other        1 GB/s",
     ]
 
 
@@ -119,6 +133,37 @@ def test_random_values_are_ordinary_numbers(count):
         assert 0.009 < values.std() < 0.011
         # Hardly a denormal, which some machines are slow at.
         assert (np.abs(values) < 1e-30).mean() < 1e-5
+
+
+def test_random_values_go_on_where_others_end():
+    whole = random_bf16((1 << 21) + 11)
+    for start, count in ((5, 100), ((1 << 20) - 3, 50), (1 << 20, 1 << 20)):
+        assert (random_bf16(count, start) == whole[start : start + count]).all()
+
+
+def test_the_weights_of_peers_are_those_of_the_programs(setting):
+    _, model = setting
+    for name, (rows, columns) in WORK.matrices().items():
+        stacked = model.tensors[name].numpy().reshape(2, rows, columns)
+        for layer in range(2):
+            assert (WORK.matrix(name, layer) == stacked[layer]).all()
+            assert (WORK.transposed(name, layer) == stacked[layer].T).all()
+    assert (WORK.head() == model.tensors["lm_head_weight"].numpy()).all()
+    cos, sin = WORK.angles([3, 39])
+    assert (cos == model.tensors["rope_cos"].numpy()[[3, 39]]).all()
+    assert (sin == model.tensors["rope_sin"].numpy()[[3, 39]]).all()
+
+
+@pytest.mark.parametrize("nbytes", [1, 64 * 1001])
+def test_a_copy_copies_everything(nbytes):
+    with nothing(0).prepare(2) as worker:
+        copy = Copy(worker, nbytes)
+        source, target = copy._tensors
+        source.numpy()[:] = np.arange(source.shape[0])
+        assert copy.rate() > 0
+        assert (target.numpy() == source.numpy()).all()
+        assert source.nbytes == max(nbytes, 64)
+        copy.free()
 
 
 @pytest.fixture(scope="module")
@@ -164,32 +209,118 @@ def test_wrong_logits_are_noticed(programs, setting):
         model.check()
 
 
+class Slower:
+    """A peer that takes a second for what it can."""
+
+    label = "other"
+    cases = ("decode, batch 3, context 8",)
+
+    def run(self, case: str) -> float:
+        assert case in self.cases
+        return 1.0
+
+
 def test_rows_of_decode_and_prefill(programs, setting):
     worker, model = setting
     sizes, limits = Sizes(NAMES, 2), Limits(worker, 1 << 20)
-    plan = Plan(batches=(1, 4), contexts=(8, 40), prompts=(16,), rounds=1)
-    peer = {"other": {inference.decode_case(4, 8): lambda: 1.0}}
-    rows = inference.decode(model, programs["decode"], sizes, limits, plan, peer)
-    rows += inference.prefill(model, programs["prefill"], sizes, limits, plan, peer)
+    calls = inference.Calls(model, programs, sizes, PLAN)
+    rows = inference.decode(calls, limits, PLAN) + inference.prefill(calls, limits, PLAN)
+    model.check()
     assert [row.name for row in rows if not row.name.startswith("  ")] == [
         "decode, batch 1, context 8",
-        "decode, batch 4, context 8",
-        "decode, batch 1, context 40",
-        "decode, batch 4, context 40",
-        "prefill, 16 tokens",
+        "decode, batch 3, context 8",
+        "decode, batch 1, context 24",
+        "decode, batch 3, context 24",
+        "prefill, 21 tokens",
     ]
-    (other,) = (row for row in rows if row.name == "  other")
-    assert other.value == pytest.approx(sizes.decode_bytes(4, 8) / 1e9)
     assert all(row.value > 0 for row in rows)
+    (row,) = inference.against(Slower(), calls, limits, PLAN)
+    assert (row.name, row.peer) == ("decode, batch 3, context 8", "other")
+    assert row.value == pytest.approx(sizes.decode_bytes(3, 8) / 1e9)
+    assert row.ratio > 10
+
+
+@pytest.mark.parametrize(
+    ("module", "packages"),
+    [
+        ("torch_eager", ["torch"]),
+        ("openvino_graph", ["openvino"]),
+        ("onnx_graph", ["onnxruntime", "onnx"]),
+    ],
+)
+def test_a_peer_computes_the_same_as_the_program(module, packages, programs, setting):
+    for package in packages:
+        pytest.importorskip(package)
+    _, model = setting
+    call = model.prefill(programs["prefill"], 21)
+    call._keep[0][0].numpy()[:] = model.tensors["embed_weight"].numpy()[5:26]
+    call()
+    expected = model._logits[0].numpy()
+    engine = importlib.import_module(f"bench.peers.{module}").start(WORK)
+    engine.cases["prefill, 21 tokens"]()
+    found = engine.logits().reshape(expected.shape)
+    assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
+    engine.cases["decode, batch 3, context 24"]()
+    assert np.isfinite(engine.logits()).all()
+
+
+def test_a_peer_runs_in_a_process_of_its_own():
+    with Peer("torch eager", WORK) as peer:
+        assert peer.label in ("torch eager (bfloat16)", "torch eager (float32)")
+        assert set(peer.cases) == {*PLAN.decodes(), *PLAN.prefills()}
+        assert 0 < peer.run("decode, batch 3, context 24") < 10
+        with pytest.raises(PeerError, match="KeyError: 'nonsense'"):
+            peer.run("nonsense")
+        assert peer.run("prefill, 21 tokens") > 0  # it goes on
+        os.kill(peer._process.pid, signal.SIGKILL)
+        with pytest.raises(PeerError, match="signal 9"):
+            peer.run("prefill, 21 tokens")
+
+
+def test_a_peer_that_is_missing_or_broken(monkeypatch):
+    monkeypatch.setitem(peers.ENGINES, "absent", Kind("absent", ("no_such_package",)))
+    with pytest.raises(PeerError, match="not installed: no_such_package"):
+        Peer("absent", WORK)
+    monkeypatch.setitem(peers.ENGINES, "broken", Kind("no_such_module", ()))
+    with pytest.raises(PeerError, match="ModuleNotFoundError: No module named"):
+        Peer("broken", WORK)
+
+
+def test_llama_runs_sequences_together():
+    for package in ("xllamacpp", "gguf"):
+        pytest.importorskip(package)
+    with Peer("llama.cpp", WORK) as peer:
+        assert set(peer.cases) == {*PLAN.prefills(), *list(PLAN.decodes())[:2]}
+        assert set(peer.refused) == set(list(PLAN.decodes())[2:])
+        assert all(0 < peer.run(case) < 10 for case in peer.cases)
 
 
 def test_memory_and_time_of_a_command():
-    script = "import time; block = b'x' * 300_000_000; time.sleep(0.2)"
-    seconds, nbytes = builds.measured([sys.executable, "-c", script])
-    assert seconds > 0.2
-    assert nbytes > 300_000_000
-    with pytest.raises(RuntimeError, match="exit status"):
-        builds.measured([sys.executable, "-c", "raise SystemExit(3)"])
+    script = "import time; block = b'x' * 300_000_000; time.sleep(0.2); print('a'); print(2.5)"
+    cost = builds.measured([sys.executable, "-c", script])
+    assert cost.seconds > 0.2
+    assert cost.memory > 300_000_000
+    assert cost.printed == 2.5
+    with pytest.raises(RuntimeError, match=r"exit status 1: ValueError: wrong$"):
+        builds.measured([sys.executable, "-c", "raise ValueError('wrong')"])
+
+
+def test_memory_of_all_processes_of_a_command():
+    child = "import time; block = b'x' * 200_000_000; time.sleep(0.5)"
+    script = "import subprocess, sys; block = b'x' * 100_000_000\n"
+    script += f"subprocess.run([sys.executable, '-c', {child!r}], check=True)"
+    assert 300_000_000 < builds.peak_memory([sys.executable, "-c", script]) < 360_000_000
+    with pytest.raises(RuntimeError, match="exit status 3"):
+        builds.peak_memory([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_commands_run_in_turn_and_ratios_are_of_one_round():
+    cost = builds.Cost
+    ours, theirs = [cost(1, 10), cost(4, 10)], [cost(3, 40), cost(8, 20)]
+    row = builds._row("x", "s", theirs, lambda each: each.seconds, ours, "over", True)
+    assert (row.value, row.ratio) == (5.5, 2.5)
+    row = builds._row("x", "MB", ours, lambda each: each.memory, theirs, "of")
+    assert (row.value, row.ratio) == (10, 3)
 
 
 def test_own_work_is_not_that_of_others():
@@ -202,19 +333,119 @@ def test_own_work_is_not_that_of_others():
     assert 0 <= shares["steal"] <= 1
 
 
-def test_the_command_prints_a_table_and_writes_json(tmp_path):
+def test_the_command_prints_a_table_and_writes_what_the_page_is_made_of(tmp_path):
     path = tmp_path / "result.json"
     options = ["--model", "qwen3-tiny", "--quick", "--layers", "1", "--read-bytes", "1000000"]
-    command = [sys.executable, "-m", "bench", *options, "--only", "overhead", "--json", str(path)]
+    options += ["--only", "overhead,decode", "--peers", "torch eager"]
+    command = [sys.executable, "-m", "bench", *options, "--json", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     document = json.loads(path.read_text(encoding="utf-8"))
     names = [row["name"].strip() for row in document["rows"]]
     assert "load to a ready handle" in names
+    assert "plain copy by all threads" in names
+    assert "decode, batch 4, context 128" in names
     assert all(name in done.stdout for name in names)
     assert document["machine"]["threads"] >= 1
+    assert {row["peer"].partition(" (")[0] for row in document["rows"]} == {"", "torch eager"}
+    assert "--json" not in document["command"]
+    ElementTree.fromstring(report.plot(document))
+    assert "| decode, batch 4, context 128 | GB/s |" in report.markdown(document)
 
 
-@pytest.mark.parametrize("arguments", [["--only", "nonsense"], ["--layers", "0"]])
+def test_builds_of_a_model():
+    notes = []
+    rows = builds.builds("qwen3-tiny", ROOT / "models", True, notes.append)
+    assert [row.name.strip() for row in rows if row.unit == "s"] == [
+        "build of qwen3-tiny, cold",
+        "build of qwen3-tiny, warm",
+        "start of a process",
+        "decode alone, from its signature",
+        "from torch.empty tensors of 4 layers",
+        "without imports",
+    ]
+    assert all(row.value > 0 for row in rows)
+    assert notes == []
+
+
+def record(name, value, ratio=None, group="", peer="", unit="GB/s"):
+    return asdict(Row(name, value, unit, ratio, "read", 0.01, group, peer))
+
+
+DOCUMENT = {
+    "command": "python -m bench",
+    "model": "m",
+    "layers": 4,
+    "machine": {"cpu": "a|b", "steal": 0.012345},
+    "rows": [
+        record("decode, batch 1, context 128", 30, 0.95, "decode"),
+        record("decode, batch 1, context 4096", 25, 0.85, "decode"),
+        record("decode, batch 1, context 128", 15, 2.0, "against a", "a <1>"),
+        record("bound call, 25 parameters, 2 threads", 1.5, group="overhead", unit="us"),
+        record("build of m, cold", 2, group="build", unit="s"),
+        record("    largest process", 150, group="build", unit="MB"),
+        record("    all processes together", 250, group="build", unit="MB"),
+        record("  one layer of decode by AOTInductor", 9, 30, "inductor", unit="s"),
+        record("    largest process", 700, 6, "inductor", unit="MB"),
+        record("    all processes together", 800, 4, "inductor", unit="MB"),
+    ],
+    "notes": ["b: not installed"],
+}
+
+
+def test_the_tables_of_a_run():
+    lines = report.markdown(DOCUMENT).splitlines()
+    for line in (
+        "| decode, batch 1, over the read | at least 0.9 | 0.85 | no |",  # the worst counts
+        "| decode over the best peer | at least 1.3 | 2 | yes |",
+        "| dispatch of a bound call | under 5 us | 1.5 us | yes |",
+        "| build of the programs, cold | under 3 s | 2 s | yes |",
+        "| the same, largest process | under 200 MB | 150 MB | yes |",
+        "| the same, all processes together | under 200 MB | 250 MB | no |",
+        "| the same, all processes together | at least 5 | 4 | no |",
+        "| load to a ready handle | under 50 ms | not measured |  |",
+        "| cpu | a/b |",
+        "| decode, batch 1, context 128 | 30 GB/s | 0.95 | read | 1% |",
+        "| &emsp;&emsp;largest process | 150 MB |  | read | 1% |",
+        "| decode, batch 1, context 128 | GB/s | 30 | 15 (2.00) |",
+        "* b: not installed",
+    ):
+        assert line in lines
+
+
+def test_the_plot_of_a_run():
+    tree = ElementTree.fromstring(report.plot(DOCUMENT))
+    texts = [each.text for each in tree.iter("{http://www.w3.org/2000/svg}text")]
+    # The peer took twice as long for what aotc did at 0.95 of the roof.
+    assert texts[:6] == ["aotc", "a <1>", "decode, batch 1, context 128", "0.95", "0.47", texts[5]]
+    assert texts[-1] == "roof"
+
+
+def test_the_page_keeps_what_is_around_the_tables(tmp_path):
+    page, result = tmp_path / "performance.md", tmp_path / "result.json"
+    result.write_text(json.dumps(DOCUMENT), encoding="utf-8")
+    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
+    for _ in range(2):  # as often as one likes
+        assert report.main([str(result), "--docs", str(tmp_path)]) == 0
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith(f"before\n{report.BEGIN}\n")
+        assert text.endswith(f"{report.END}\nafter\n")
+        assert text.count("### Goals") == 1
+        assert "\nold\n" not in text
+    assert (tmp_path / "performance.svg").read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_a_page_without_the_markers_is_left_alone(tmp_path, capsys):
+    page, result = tmp_path / "performance.md", tmp_path / "result.json"
+    result.write_text(json.dumps(DOCUMENT), encoding="utf-8")
+    page.write_text("words\n", encoding="utf-8")
+    assert report.main([str(result), "--docs", str(tmp_path)]) == 1
+    assert "no markers" in capsys.readouterr().err
+    assert page.read_text(encoding="utf-8") == "words\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--only", "nonsense"], ["--layers", "0"], ["--peers", "nonsense"]]
+)
 def test_a_wrong_option(arguments):
     command = [sys.executable, "-m", "bench", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -11,9 +11,21 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
-from aotc.ir.nodes import Block, Carried, For, If, Operand, Operation, Program, TensorVar, While
-from aotc.ir.scalar import ScalarVar, constant_value, walk
+from aotc.ir.nodes import (
+    Block,
+    Carried,
+    For,
+    If,
+    LoopKind,
+    Operand,
+    Operation,
+    Program,
+    TensorVar,
+    While,
+)
+from aotc.ir.scalar import Scalar, ScalarVar, constant_value, walk
 from aotc.ops.registry import (
     Allocate,
     Lowering,
@@ -62,6 +74,7 @@ class Analysis:
     """The result; maps are keyed by the unique name of a tensor value.
 
     `destinations` gives the update that alone takes a contraction's result: it is computed there.
+    `widths` are the columns of the contractions that the team shares, and of what they multiply.
     """
 
     forms: dict[str, Form] = field(default_factory=dict)
@@ -70,6 +83,7 @@ class Analysis:
     last_use: dict[str, int] = field(default_factory=dict)
     in_place: set[str] = field(default_factory=set)
     destinations: dict[str, Operation] = field(default_factory=dict)
+    widths: set[Scalar] = field(default_factory=set)
     _roots: dict[str, str] = field(default_factory=dict)
 
     def root(self, name: str) -> str:
@@ -77,6 +91,13 @@ class Analysis:
         while self._roots[name] != name:
             name = self._roots[name]
         return name
+
+    def may_be_replicated(self, value: TensorVar) -> bool:
+        """Whether a copy of `value` for each thread does: it is small, and never updated."""
+        root = self.root(value.name)
+        return constant_value(value.shape[-1]) == 1 and not any(
+            form is Form.ALIAS and self.root(name) == root for name, form in self.forms.items()
+        )
 
 
 def tensors(operands: tuple[Operand, ...]) -> Iterator[TensorVar]:
@@ -98,6 +119,7 @@ class _Analyser:
         self.blocks = 0
         self.block_of: dict[str, int] = {}
         self.loops: list[_Loop] = []
+        self.team = True  # not inside a parallel loop
         self.loops_of: dict[str, tuple[_Loop, ...]] = {}
         self.operations: dict[str, Operation] = {}
         self.updates: dict[str, list[int]] = defaultdict(list)  # target name -> positions
@@ -148,8 +170,10 @@ class _Analyser:
             match statement:
                 case Operation():
                     self._count_operation(statement, number)
-                case For(carried=carried, body=body):
+                case For(carried=carried, body=body, kind=kind):
+                    outer, self.team = self.team, self.team and kind is not LoopKind.PARALLEL
                     self._count_loop(carried, None, body, number)
+                    self.team = outer
                 case While(carried=carried, head=head, body=body):
                     self._count_loop(carried, head, body, number)
                 case If(then=then, orelse=orelse, results=results):
@@ -173,6 +197,21 @@ class _Analyser:
         if isinstance(row.lowering, Update):
             target = row.arguments(operation)[row.lowering.target]
             self.updates[target.name].append(self.position)
+        if isinstance(row.lowering, Matmul) and self.team:
+            self._count_widths(operation, row.lowering, row.arguments(operation))
+
+    def _count_widths(
+        self, operation: Operation, matmul: Matmul, arguments: dict[str, Any]
+    ) -> None:
+        assert isinstance(operation.result, TensorVar)
+        right: TensorVar = arguments[matmul.right]
+        turned = bool(matmul.transpose_right and arguments[matmul.transpose_right])
+        found = {
+            operation.result.type.valid_shape[-1],
+            right.type.valid_shape[-2 if turned else -1],
+            arguments[matmul.left].type.valid_shape[-1],
+        }
+        self.result.widths |= {each for each in found if constant_value(each) != 1}
 
     def _count_loop(
         self, carried: tuple[Carried, ...], head: Block | None, body: Block, block: int

@@ -1,45 +1,73 @@
-"""Loop nests: the C text of element-wise work and reductions, fused over rows.
+"""Loop nests: the C text of element-wise work, reductions and contractions, fused.
 
 A nest covers the leading dimensions of a tensor with loops over rows and handles the last
-dimension inside. Nests over the same rows that touch each other's data only within a row join in
-one group, so that a row is finished while it is in cache.
+dimension inside. Nests that the threads share in the same way, and that touch each other's data
+only within what a thread has to itself, join in one group, which finishes it while it is in cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aotc.codegen import ctext
+from aotc.codegen.sharing import (
+    UNIT,
+    Claim,
+    Columns,
+    Everyone,
+    First,
+    Index,
+    Partition,
+    Rows,
+    Touch,
+    claim_of,
+    claims,
+    row_index,
+)
 from aotc.codegen.storage import Access, Buffer
-from aotc.dtypes import BF16, FP16, FP32, DType
+from aotc.dtypes import BF16, FP16, FP32
 from aotc.ir.scalar import Scalar, constant_value
 
-Index = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Touch:
-    """One read or write of memory: the window, and the place in it as C text."""
-
-    access: Access
-    index: Index
+Span = tuple[str, str]
+"""The first column and the one behind the last, as C text."""
 
 
 @dataclass
 class Nest:
-    """Work on each row: `rows` are the extents of the loops around `lines`."""
+    """Work on rows and columns: `lines` is the text for a span of columns, inside the row loops.
 
+    `rows` are the extents of the row loops, `extents` those of the loops inside, by their variable.
+    """
+
+    partition: Partition
     rows: tuple[Scalar, ...]
-    lines: list[str]
+    extents: Mapping[str, Scalar]
+    lines: Callable[[Span], list[str]]
     loads: list[Touch]
     stores: list[Touch]
     comment: str = ""
 
+    @property
+    def whole(self) -> Span:
+        """All columns."""
+        return "0", ctext.scalar(self.extents["j"])
 
-def row_index(rows: Sequence[Scalar]) -> Index:
-    """Return how rows of these extents are indexed: a loop variable each, 0 where there is one."""
-    return tuple("0" if constant_value(n) == 1 else f"i{axis}" for axis, n in enumerate(rows))
+
+@dataclass(kw_only=True)
+class Contraction(Nest):
+    """`result` (+)= `left` @ `right`, of `size` rows, columns and products of each element.
+
+    It loops over its rows itself, and over a `batch`. `accumulate` is the C condition under which
+    it adds.
+    """
+
+    batch: tuple[Scalar, ...]
+    size: tuple[Scalar, Scalar, Scalar]
+    left: Access
+    right: Access
+    result: Access
+    accumulate: str
 
 
 def load(access: Access, index: Index) -> str:
@@ -60,13 +88,13 @@ def store(access: Access, index: Index, value: str) -> str:
     return f"{access.element(index)} = {value};"
 
 
-def column_loop(extent: Scalar, body: str) -> list[str]:
-    """Return the loop over the last dimension, `j`, for iterations that are independent."""
+def column_loop(extent: Scalar, body: str) -> Callable[[Span], list[str]]:
+    """Return the loop over columns, `j`, for iterations that are independent."""
     if constant_value(extent) == 1:
-        return [body]
-    return [
+        return lambda _: [body]
+    return lambda span: [
         "#pragma clang loop vectorize(assume_safety)",
-        f"for (int64_t j = 0; j < {ctext.scalar(extent)}; ++j)",
+        f"for (int64_t j = {span[0]}; j < {span[1]}; ++j)",
         f"    {body}",
     ]
 
@@ -76,148 +104,133 @@ def column_index(extent: Scalar) -> str:
     return "0" if constant_value(extent) == 1 else "j"
 
 
-def row_reduction(
-    combine: str, initial: str, dtype: DType, extent: Scalar, element: str, result: str
-) -> list[str]:
-    """Return the reduction of `element`, over `j` below `extent`, into the statement `result`.
-
-    `result` uses the name `total`. Sixteen interleaved partial results are combined as a tree, so
-    the order does not depend on the target's vector width.
-    """
-    c_type = ctext.value_type(dtype)
-    return [
-        "{",
-        f"    {c_type} lane[AOTC_LANES];",
-        f"    for (int l = 0; l < AOTC_LANES; ++l) lane[l] = {initial};",
-        f"    const int64_t n = {ctext.scalar(extent)};",
-        "    int64_t first = 0;",
-        "    for (; first + AOTC_LANES <= n; first += AOTC_LANES)",
-        "        for (int l = 0; l < AOTC_LANES; ++l) {",
-        "            const int64_t j = first + l;",
-        f"            lane[l] = {combine}(lane[l], {element});",
-        "        }",
-        "    for (int l = 0; first + l < n; ++l) {",
-        "        const int64_t j = first + l;",
-        f"        lane[l] = {combine}(lane[l], {element});",
-        "    }",
-        "    for (int half = AOTC_LANES / 2; half > 0; half /= 2)",
-        "        for (int l = 0; l < half; ++l)",
-        f"            lane[l] = {combine}(lane[l], lane[l + half]);",
-        f"    const {c_type} total = lane[0];",
-        f"    {result}",
-        "}",
-    ]
-
-
-def row_position(better: str, dtype: DType, extent: Scalar, element: str, result: str) -> list[str]:
-    """Return the search for the lowest `j` whose element no other is `better` than.
-
-    `better` is a C comparison operator; `result` uses the name `total`, the position.
-    """
-    c_type = ctext.value_type(dtype)
-    return [
-        "{",
-        f"    {c_type} lane[AOTC_LANES];",
-        "    int32_t at[AOTC_LANES];",
-        f"    const int64_t n = {ctext.scalar(extent)};",
-        "    for (int l = 0; l < AOTC_LANES; ++l) {",
-        "        const int64_t j = l < n ? l : 0;",
-        f"        lane[l] = {element};",
-        "        at[l] = (int32_t)j;",
-        "    }",
-        "    int64_t first = AOTC_LANES;",
-        "    for (; first + AOTC_LANES <= n; first += AOTC_LANES)",
-        "        for (int l = 0; l < AOTC_LANES; ++l) {",
-        "            const int64_t j = first + l;",
-        f"            const {c_type} x = {element};",
-        f"            const int take = x {better} lane[l];",
-        "            lane[l] = take ? x : lane[l];",
-        "            at[l] = take ? (int32_t)j : at[l];",
-        "        }",
-        "    for (int l = 0; first + l < n; ++l) {",
-        "        const int64_t j = first + l;",
-        f"        const {c_type} x = {element};",
-        f"        if (x {better} lane[l]) {{ lane[l] = x; at[l] = (int32_t)j; }}",
-        "    }",
-        "    for (int l = 1; l < AOTC_LANES; ++l)",
-        f"        if (lane[l] {better} lane[0] || (lane[l] == lane[0] && at[l] < at[0])) {{",
-        "            lane[0] = lane[l];",
-        "            at[0] = at[l];",
-        "        }",
-        "    const int32_t total = at[0];",
-        f"    {result}",
-        "}",
-    ]
-
-
 @dataclass
 class Group:
-    """Nests over the same rows, in order."""
+    """Nests that the threads share in one way, in order."""
 
     nests: list[Nest] = field(default_factory=list)
 
     def accepts(self, nest: Nest) -> bool:
-        """Whether `nest` may run row by row with the nests already here."""
-        if not self.nests:
-            return True
-        if self.nests[0].rows != nest.rows:
-            return False
-        rows = row_index(nest.rows)
-        return all(
-            _within_row(rows, ours, theirs)
-            for mine in self.nests
-            for ours, theirs in (
-                (mine.stores, nest.loads),
-                (mine.stores, nest.stores),
-                (mine.loads, nest.stores),
-            )
+        """Whether `nest` may run piece by piece with the nests already here."""
+        return not self.nests or (
+            self.nests[0].partition == nest.partition
+            and all(_apart(nest.partition, mine, nest) for mine in self.nests)
         )
 
     def lines(self, team: bool) -> list[str]:
-        """Return the loops. In team code the outermost is shared by the threads."""
-        rows = self.nests[0].rows
-        body = [
-            line
-            for nest in self.nests
-            for line in ([f"// {nest.comment}"] if nest.comment else []) + nest.lines
-        ]
-        outermost = next((axis for axis, n in enumerate(rows) if constant_value(n) != 1), None)
-        if outermost is None:
-            return ["if (thread == 0) {", *indent(body), "}"] if team else ["{", *indent(body), "}"]
-        for axis in reversed(range(len(rows))):
-            if constant_value(rows[axis]) == 1:
-                continue
-            extent = ctext.scalar(rows[axis])
-            loop = f"for (int64_t i{axis} = 0; i{axis} < {extent}; ++i{axis}) {{"
-            if team and axis == outermost:
-                loop = (
-                    f"for (int64_t i{axis} = aotc_share({extent}, 1, thread, threads), "
-                    f"last = aotc_share({extent}, 1, thread + 1, threads); "
-                    f"i{axis} < last; ++i{axis}) {{"
-                )
-            body = [loop, *indent(body), "}"]
+        """Return the code; in team code the threads share it."""
+        partition = self.nests[0].partition
+        if isinstance(partition, Columns):
+            return self._columns(partition)
+        body = self._runs(partition, team, None)
+        if isinstance(partition, First):
+            return ["if (thread == 0) {", *indent(body), "}"]
         return body
 
-    @property
-    def reads(self) -> set[Buffer]:
-        return {touch.access.buffer for nest in self.nests for touch in nest.loads}
+    def _columns(self, partition: Columns) -> list[str]:
+        extent = ctext.scalar(partition.extent)
+        first, end = (
+            f"aotc_share({extent}, {UNIT}, {t}, threads)" for t in ("thread", "thread + 1")
+        )
+        body = self._runs(partition, True, ("n_first", "n_last"))
+        heights = [nest.size[0] for nest in self.nests if isinstance(nest, Contraction)]
+        if not heights or len(heights) == len(self.nests):
+            start = f"const int64_t n_first = {first}, n_last = {end};"
+            return ["{", *indent([start, *body]), "}"]
+        # What a contraction leaves is in cache when the others read it.
+        return [
+            f"for (int64_t n_first = {first}, n_last, n_end = {end}; n_first < n_end; "
+            "n_first = n_last) {",
+            f"    n_last = aotc_block_end(n_first, n_end, {ctext.scalar(heights[0])});",
+            *indent(body),
+            "}",
+        ]
+
+    def _runs(self, partition: Partition, team: bool, span: Span | None) -> list[str]:
+        """Return the nests one after the other; those over the same rows share row loops."""
+        lines: list[str] = []
+        run: list[Nest] = []
+        for nest in self.nests:
+            if run and not all(_same_rows(mine, nest) for mine in run):
+                lines += _rows(run, partition, team, span)
+                run = []
+            run.append(nest)
+        return lines + _rows(run, partition, team, span)
 
     @property
-    def writes(self) -> set[Buffer]:
-        return {touch.access.buffer for nest in self.nests for touch in nest.stores}
+    def reads(self) -> dict[Buffer, Claim | None]:
+        """What the threads read of each buffer."""
+        return claims(self.nests[0].partition, (t for nest in self.nests for t in nest.loads))
+
+    @property
+    def writes(self) -> dict[Buffer, Claim | None]:
+        """What the threads write of each buffer."""
+        return claims(self.nests[0].partition, (t for nest in self.nests for t in nest.stores))
 
 
-def _within_row(rows: Index, ours: Sequence[Touch], theirs: Sequence[Touch]) -> bool:
-    """Whether touches of the same buffer stay in the row at hand, through the same window."""
-    for one in ours:
-        for other in theirs:
-            if one.access.buffer is not other.access.buffer:
-                continue
-            if one.access != other.access:
-                return False
-            if one.index[:-1] != rows or other.index[:-1] != rows:
-                return False
+def _meeting(one: Nest, other: Nest) -> list[tuple[Touch, Touch]]:
+    """Return touches of one buffer of which at least one writes."""
+    return [
+        (a, b)
+        for ours, theirs in (
+            (one.stores, other.loads),
+            (one.stores, other.stores),
+            (one.loads, other.stores),
+        )
+        for a in ours
+        for b in theirs
+        if a.access.buffer is b.access.buffer
+    ]
+
+
+def _apart(partition: Partition, one: Nest, other: Nest) -> bool:
+    """Whether no thread needs what another one does in the other nest."""
+    if isinstance(partition, First | Everyone):
+        return True
+    for a, b in _meeting(one, other):
+        claim = claim_of(partition, a)
+        if claim is None or claim != claim_of(partition, b):
+            return False
     return True
+
+
+def _same_rows(one: Nest, other: Nest) -> bool:
+    """Whether a row of `other` may follow the same row of `one`, before the next row."""
+    if isinstance(one, Contraction) or isinstance(other, Contraction) or one.rows != other.rows:
+        return False
+    rows = row_index(one.rows)
+    return all(
+        a.access == b.access and a.index[:-1] == rows == b.index[:-1]
+        for a, b in _meeting(one, other)
+    )
+
+
+def _rows(run: Sequence[Nest], partition: Partition, team: bool, span: Span | None) -> list[str]:
+    body = [
+        line
+        for nest in run
+        for line in ([f"// {nest.comment}"] if nest.comment else [])
+        + nest.lines(span or nest.whole)
+    ]
+    rows = run[0].rows
+    outermost = next((axis for axis, n in enumerate(rows) if constant_value(n) != 1), None)
+    if isinstance(run[0], Contraction) or isinstance(partition, First):
+        return body
+    if outermost is None and span is None:
+        return ["{", *indent(body), "}"]
+    for axis in reversed(range(len(rows))):
+        if constant_value(rows[axis]) == 1:
+            continue
+        extent = ctext.scalar(rows[axis])
+        loop = f"for (int64_t i{axis} = 0; i{axis} < {extent}; ++i{axis}) {{"
+        if team and axis == outermost and isinstance(partition, Rows):
+            loop = (
+                f"for (int64_t i{axis} = aotc_share({extent}, 1, thread, threads), "
+                f"last = aotc_share({extent}, 1, thread + 1, threads); "
+                f"i{axis} < last; ++i{axis}) {{"
+            )
+        body = [loop, *indent(body), "}"]
+    return body
 
 
 def indent(lines: Sequence[str]) -> list[str]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 
 from aotc.codegen import ctext
-from aotc.codegen.generator import Generated, Item, Region, generate_items
+from aotc.codegen.barriers import Item, Region, barriers, keep_apart
+from aotc.codegen.generator import Generated, generate_items
 from aotc.codegen.nests import indent
 from aotc.codegen.storage import Arena, Buffer
-from aotc.dtypes import DType
+from aotc.dtypes import BF16
 from aotc.ir.nodes import Program, TensorVar
 
 _LIBRARY = ("core", "math", "vector", "pool")
+# What the events of a profile build are of, besides regions.
+CALL, BARRIER = 0, 1
 
 
 def generate(program: Program, symbols: Sequence[str]) -> str:
@@ -21,10 +25,35 @@ def generate(program: Program, symbols: Sequence[str]) -> str:
     `symbols` gives the order in which a call passes the values of the dynamic dimensions.
     Raises AotcError for a program that this target cannot run, with its place.
     """
-    generated = generate_items(program)
+    return _generate(program, symbols, None)
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """C that records when each thread runs what, and the names of what it records, by number."""
+
+    source: str
+    regions: tuple[str, ...]
+
+
+def generate_profiled(program: Program, symbols: Sequence[str]) -> Profiled:
+    """Return `program` as `generate` does, but recording events (`library/profile.h`).
+
+    It takes one parameter more, int64 [threads, words], and two symbols, these extents.
+    """
+    regions = ["call", "barrier"]
+    source = _generate(program, symbols, regions)
+    return Profiled(source, tuple(regions))
+
+
+def _generate(program: Program, symbols: Sequence[str], regions: list[str] | None) -> str:
+    profiled = regions is not None
+    generated = generate_items(program, counting=profiled)
+    keep_apart(generated.items, generated.shared)
     shared, private = Arena(), Arena()
     shared.place(generated.shared)
     private.place(generated.private)
+    waits = barriers(generated.items, _place)
     declared = [
         f"const int64_t {ctext.identifier(name)} = symbols[{position}];"
         for position, name in enumerate(symbols)
@@ -35,7 +64,7 @@ def generate(program: Program, symbols: Sequence[str]) -> str:
         f"const int64_t private_bytes = {scratch} + {ctext.scalar(private.total())};",
     ]
     lines = [
-        *_library(generated.element_types),
+        *_library(generated, profiled),
         f"// Program `{program.name}`.",
         "",
         "AOTC_EXPORT int64_t aotc_workspace_bytes(const int64_t *symbols, int32_t threads) {",
@@ -45,28 +74,49 @@ def generate(program: Program, symbols: Sequence[str]) -> str:
         "AOTC_EXPORT void aotc_run(const aotc_call *call, int32_t thread) {",
         *indent(["const int64_t *const symbols = call->symbols;", *declared, *sizes]),
         *indent(_pointers(program, generated, shared, private)),
-        *indent(_Printer().body(generated.items)),
+        *indent(_profiled_start(len(program.parameters), len(symbols)) if profiled else []),
+        *indent(_Printer(waits, regions).body(generated.items)),
+        *indent(_PROFILED_END if profiled else []),
         "}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _library(element_types: set[tuple[DType, DType]]) -> list[str]:
+_PROFILED_END = [
+    "aotc_profile_begin(&profile);",
+    "profile.begin = started;",
+    f"aotc_profile_end(&profile, {CALL});",
+]
+
+
+def _profiled_start(parameters: int, symbols: int) -> list[str]:
+    return [
+        f"int64_t *const events = call->arguments[{parameters}];",
+        f"aotc_profile profile = aotc_profile_start(events, symbols[{symbols + 1}], thread);",
+        "const int64_t started = (int64_t)aotc_ticks();",
+    ]
+
+
+def _library(generated: Generated, profiled: bool) -> list[str]:
     folder = resources.files("aotc")
     texts = [(folder / "runtime" / "include" / "aotc_abi.h").read_text(encoding="utf-8")]
-    for name in _LIBRARY:
+    for name in (*_LIBRARY, "profile") if profiled else _LIBRARY:
         texts.append((folder / "codegen" / "library" / f"{name}.h").read_text(encoding="utf-8"))
-    for left, right in sorted(element_types, key=str):
-        name = "matmul" if left.is_float else "matmul_integer"
-        text = (folder / "codegen" / "library" / f"{name}.h").read_text(encoding="utf-8")
-        for token, value in (
-            ("LEFT_TYPE", left.c_type),
-            ("RIGHT_TYPE", right.c_type),
-            ("LEFT", left.name),
-            ("RIGHT", right.name),
-        ):
-            text = text.replace(token, value)
-        texts.append(text)
+    for types in sorted(generated.element_types, key=str):
+        left, right = types
+        names = ["matmul" if left.is_float else "matmul_integer"]
+        names += ["matmul_batch"] if types in generated.batch_types else []
+        names += ["matmul_tiles"] if types == (BF16, BF16) else []
+        for name in names:
+            text = (folder / "codegen" / "library" / f"{name}.h").read_text(encoding="utf-8")
+            for token, value in (
+                ("LEFT_TYPE", left.c_type),
+                ("RIGHT_TYPE", right.c_type),
+                ("LEFT", left.name),
+                ("RIGHT", right.name),
+            ):
+                text = text.replace(token, value)
+            texts.append(text)
     return texts
 
 
@@ -106,71 +156,55 @@ def _pointer(memory: str, start: str, buffer: Buffer) -> str:
 
 
 class _Printer:
-    """Prints regions in order, with a barrier wherever threads may meet in the same storage.
+    """Prints regions in order, with a barrier before each of `barriers`.
 
-    Storage is a parameter or a slot of the workspace; `read` and `written` hold what the threads
-    have touched since the last barrier.
+    With `regions`, to which names are added, it also prints what records the time of each.
     """
 
-    def __init__(self) -> None:
-        self.read: set[str] = set()
-        self.written: set[str] = set()
+    def __init__(self, barriers: set[Region], regions: list[str] | None) -> None:
+        self.barriers = barriers
+        self.regions = regions
 
     def body(self, items: Sequence[Item]) -> list[str]:
         lines: list[str] = []
         for item in items:
             if isinstance(item, Region):
                 lines += self._region(item)
-            elif item.loops:
-                lines += self._loop(item.arms[0])
-            else:
-                lines += self._branch(item.arms)
+                continue
+            for head, inner in item.arms:
+                lines += [f"{head} {{", *indent(self.body(inner)), "}"]
         return lines
 
     def _region(self, region: Region) -> list[str]:
-        reads, writes = _storage(region.reads), _storage(region.writes)
-        lines = list(region.lines)
-        if self.written & (reads | writes) or self.read & writes:
-            lines.insert(0, "aotc_barrier(call, thread);")
-            self.read, self.written = set(), set()
-        self.read |= reads
-        self.written |= writes
-        return lines
+        before = self._barrier() if region in self.barriers else []
+        return [*before, *self._recorded(region)]
 
-    def _loop(self, arm: tuple[str, list[Item]]) -> list[str]:
-        head, items = arm
-        # An iteration follows the code before the loop or another iteration.
-        for region in _regions(items):
-            self.read |= _storage(region.reads)
-            self.written |= _storage(region.writes)
-        return [f"{head} {{", *indent(self.body(items)), "}"]
+    def _barrier(self) -> list[str]:
+        wait = "aotc_barrier(call, thread);"
+        if self.regions is None:
+            return [wait]
+        end = f"aotc_profile_end(&profile, {BARRIER});"
+        return ["aotc_profile_begin(&profile);", wait, end]
 
-    def _branch(self, arms: Sequence[tuple[str, list[Item]]]) -> list[str]:
-        entry = set(self.read), set(self.written)
-        after = entry if len(arms) == 1 else (set(), set())
-        lines: list[str] = []
-        for head, items in arms:
-            self.read, self.written = set(entry[0]), set(entry[1])
-            lines += [f"{head} {{", *indent(self.body(items)), "}"]
-            after = (after[0] | self.read, after[1] | self.written)
-        self.read, self.written = after
-        return lines
+    def _recorded(self, region: Region) -> list[str]:
+        """Return the lines of the region; what has no name of its own takes no time to speak of."""
+        if self.regions is None or not (name := _name(region)):
+            return list(region.lines)
+        self.regions.append(name)
+        end = f"aotc_profile_end(&profile, {len(self.regions) - 1});"
+        return ["aotc_profile_begin(&profile);", *region.lines, end]
 
 
-def _storage(buffers: set[Buffer]) -> set[str]:
-    return {
-        each.name if each.slot is None else f"slot {each.slot}"
-        for each in buffers
-        if not each.private
-    }
+def _place(buffer: Buffer) -> str:
+    """Return the name of the storage that `buffer` stands in, perhaps not alone."""
+    return buffer.name if buffer.slot is None else f"slot {buffer.slot}"
 
 
-def _regions(items: Sequence[Item]) -> list[Region]:
-    found: list[Region] = []
-    for item in items:
-        if isinstance(item, Region):
-            found.append(item)
-        else:
-            for _, inner in item.arms:
-                found += _regions(inner)
-    return found
+def _name(region: Region) -> str:
+    """Return the statement that a region begins with, and the parameters that it touches."""
+    texts = [line.strip() for line in region.lines]
+    text = next((each.removeprefix("// ") for each in texts if each.startswith("// ")), "")
+    touched = sorted(
+        {each.name for each in {**region.reads, **region.writes} if each.elements is None}
+    )
+    return f"{text}  [{', '.join(touched)}]" if text and touched else text

@@ -34,20 +34,32 @@ _OVERWRITE = Parameter("init_cond", Kind.SCALAR, ())
 _PHASE = Parameter("acc_phase", Kind.TEXT, "unspecified")
 
 
-def _product(a: Arguments) -> tuple[tuple[Scalar, Scalar], tuple[Scalar, Scalar]]:
-    """Return (shape, valid shape) of the product; raise OpError where there is none."""
+def _product(
+    a: Arguments, *, batched: bool = False
+) -> tuple[tuple[Scalar, ...], tuple[Scalar, ...]]:
+    """Return (shape, valid shape) of the product; raise OpError where there is none.
+
+    With `batched` the operands may be batches of matrices, of three dimensions.
+    """
     left, right = a["lhs"], a["rhs"]
+    rank = 3 if batched and left.type.rank == 3 else 2
     for name in ("lhs", "rhs"):
-        if a[name].type.rank != 2:
+        if a[name].type.rank != rank:
             raise OpError(
-                f"`{name}` has {a[name].type.rank} dimensions, a matmul takes 2",
+                f"`{name}` has {a[name].type.rank} dimensions, "
+                f"{'as `lhs` has 3 it must have' if rank == 3 else 'a matmul takes'} {rank}",
                 "loop over the batch and use pl.matmul on each matrix",
             )
-        require_dtype(name, a[name].dtype, (*FLOATS, INT8))
+        require_dtype(name, a[name].dtype, (*FLOATS, INT8) if rank == 2 else FLOATS)
     require_same_dtype("lhs", left.dtype, "rhs", right.dtype)
     require_one_level(a, ("lhs", "rhs"))
-    rows, inner = _oriented(left, a.get("a_trans", False))
-    other, columns = _oriented(right, a.get("b_trans", False))
+    *batch, rows, inner = _oriented(left, a.get("a_trans", False))
+    *others, other, columns = _oriented(right, a.get("b_trans", False))
+    if batch != others:
+        raise OpError(
+            f"the batches differ: lhs is {shown(left.shape)} and rhs {shown(right.shape)}",
+            "give both as many matrices",
+        )
     if inner[0] != other[0]:
         hint = None
         if inner[0] == columns[0]:
@@ -57,13 +69,14 @@ def _product(a: Arguments) -> tuple[tuple[Scalar, Scalar], tuple[Scalar, Scalar]
             f"so {readable(inner[0])} meets {readable(other[0])}",
             hint,
         )
-    return (rows[0], columns[0]), (rows[1], columns[1])
+    extents = (*batch, rows, columns)
+    return tuple(full for full, _ in extents), tuple(valid for _, valid in extents)
 
 
 def _oriented(tensor: TensorVar, transposed: bool) -> list[tuple[Scalar, Scalar]]:
-    """Return (extent, valid extent) of the two dimensions, as the contraction sees them."""
+    """Return (extent, valid extent) of each dimension, as the contraction sees them."""
     pairs = list(zip(tensor.shape, tensor.type.valid_shape, strict=True))
-    return pairs[::-1] if transposed else pairs
+    return [*pairs[:-2], pairs[-1], pairs[-2]] if transposed else pairs
 
 
 def _accumulator_of(operand: TensorVar) -> DType:
@@ -71,7 +84,7 @@ def _accumulator_of(operand: TensorVar) -> DType:
 
 
 def _infer(a: Arguments) -> TensorType:
-    shape, valid = _product(a)
+    shape, valid = _product(a, batched=True)
     left: TensorVar = a["lhs"]
     on_chip = left.type.space != "ddr"
     # A tile product is an accumulator; a tensor product of floats has the type of its operands.
@@ -104,11 +117,13 @@ def _infer_biased(a: Arguments) -> TensorType:
 
 
 def _multiply(a: Arguments) -> Array:
-    left = a["lhs"].T if a.get("a_trans") else a["lhs"]
-    right = a["rhs"].T if a.get("b_trans") else a["rhs"]
+    left = a["lhs"].swapaxes(-1, -2) if a.get("a_trans") else a["lhs"]
+    right = a["rhs"].swapaxes(-1, -2) if a.get("b_trans") else a["rhs"]
     # Where the valid regions of the inner dimension differ, the common part counts.
-    inner = min(left.shape[1], right.shape[0])
-    return np.asarray(left[:, :inner].astype(np.float64) @ right[:inner].astype(np.float64))
+    inner = min(left.shape[-1], right.shape[-2])
+    return np.asarray(
+        left[..., :inner].astype(np.float64) @ right[..., :inner, :].astype(np.float64)
+    )
 
 
 def _accumulate(a: Arguments) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import platform
@@ -13,15 +14,18 @@ from aotc.errors import AotcError
 from aotc.runtime.library import LoadError
 
 THREADS_VARIABLE = "AOTC_NUM_THREADS"
+PIN_VARIABLE = "AOTC_PIN"
 MAX_THREADS = 1024
 
+# Of Linux on x86_64: a system call, a request that it knows, and the feature that is requested.
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+
 _V3 = "avx avx2 bmi1 bmi2 f16c fma abm movbe popcnt sse4_2 ssse3 cx16"
+_V4 = f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl"
 # What a target needs: the machine, and the flags of /proc/cpuinfo. Best first.
 TARGETS: dict[str, tuple[str, frozenset[str]]] = {
-    "x86_64_v4": (
-        "x86_64",
-        frozenset(f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl".split()),
-    ),
+    "x86_64_amx": ("x86_64", frozenset(f"{_V4} amx_tile amx_bf16".split())),
+    "x86_64_v4": ("x86_64", frozenset(_V4.split())),
     "x86_64_v3": ("x86_64", frozenset(_V3.split())),
     "aarch64": ("aarch64", frozenset()),
 }
@@ -29,7 +33,7 @@ TARGETS: dict[str, tuple[str, frozenset[str]]] = {
 
 @dataclass(frozen=True)
 class Host:
-    """A machine, as `platform.machine` names it, and the flags of its CPU."""
+    """A machine, as `platform.machine` names it, and the CPU flags that a process may use."""
 
     machine: str
     flags: frozenset[str]
@@ -66,13 +70,22 @@ class Host:
         return machine if machine != self.machine else ", ".join(sorted(flags - self.flags))
 
 
-def _cpu_flags() -> frozenset[str]:
+def _cpu_flags(info: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        text = info.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return frozenset()
     found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
-    return frozenset(found[1].split()) if found else frozenset()
+    flags = frozenset(found[1].split()) if found else frozenset()
+    return flags if "amx_tile" not in flags or _tiles_granted() else flags - {"amx_tile"}
+
+
+def _tiles_granted() -> bool:
+    """Ask the kernel for the tile registers of x86_64, which a process must not use before."""
+    system_call = ctypes.CDLL(None, use_errno=True).syscall
+    system_call.restype = ctypes.c_long
+    arguments = (_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
+    return int(system_call(*map(ctypes.c_long, arguments))) == 0
 
 
 def choose_threads(threads: int | None) -> int:
@@ -93,6 +106,38 @@ def choose_threads(threads: int | None) -> int:
     if not 1 <= threads <= MAX_THREADS:
         raise AotcError(f"{subject} must be in 1..{MAX_THREADS}, got `{shown}`")
     return threads
+
+
+def choose_pinning(pin: bool | None) -> bool:
+    """Return `pin`, or else what AOTC_PIN says, or else False.
+
+    Raises AotcError where AOTC_PIN is neither 0 nor 1.
+    """
+    text = os.environ.get(PIN_VARIABLE, "")
+    if pin is not None or not text:
+        return bool(pin)
+    if text not in ("0", "1"):
+        raise AotcError(f"{PIN_VARIABLE} must be 0 or 1, got `{text}`")
+    return text == "1"
+
+
+def team_processors(threads: int) -> list[int]:
+    """Return a processor of its own for each of `threads`: a core each as far as there are.
+
+    Raises AotcError where this process may run on fewer processors.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    if threads > len(allowed):
+        raise AotcError(
+            f"{threads} threads cannot be pinned to the {len(allowed)} processors of this process",
+            hint="use fewer threads, or do not pin them",
+        )
+    seen: dict[str, int] = {}
+    ranks = {}
+    for processor in allowed:
+        core = _core(processor)
+        ranks[processor] = seen[core] = seen.get(core, -1) + 1
+    return sorted(allowed, key=lambda processor: (ranks[processor], processor))[:threads]
 
 
 def available_cores() -> int:

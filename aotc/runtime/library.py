@@ -48,6 +48,9 @@ class Library:
         except AttributeError as error:
             raise LoadError(f"the object is not an aotc program: {error}") from None
         self.run_address = ctypes.cast(loaded.aotc_run, address).value
+        # Objects of before it was there have none.
+        copy = getattr(loaded, "aotc_copy", None)
+        self.copy_address = copy and ctypes.cast(copy, address).value
         check_abi_version(self.abi_version())
 
 

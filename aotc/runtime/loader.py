@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 from aotc import contract as contracts
 from aotc.contract import Contract, ContractError
-from aotc.runtime.host import Host, choose_threads
+from aotc.runtime.host import Host, choose_pinning, choose_threads
 from aotc.runtime.library import ABI_VERSION, Library, LoadError, check_abi_version, map_object
 from aotc.runtime.worker import Worker
 from aotc.store.artifact import StoredProgram, find
+
+if TYPE_CHECKING:
+    from aotc.runtime.npu import NpuProgram
 
 STORE_VARIABLE = "AOTC_STORE"
 DEFAULT_STORE = "artifacts"
@@ -25,14 +29,15 @@ class Program:
     target: str
     library: Library
 
-    def prepare(self, threads: int | None = None) -> Worker:
+    def prepare(self, threads: int | None = None, *, pin: bool | None = None) -> Worker:
         """Return a worker with a team of `threads`, for a `with` statement.
 
         Without `threads` the team has AOTC_NUM_THREADS, or else one thread for each core that
-        this process may use. Raises AotcError for a number outside 1..1024, and WorkerError where
-        the threads do not start.
+        this process may use. With `pin`, or else AOTC_PIN=1, each thread but the first, which is
+        whoever calls, stays on a processor of its own. Raises AotcError for a number outside
+        1..1024, or one that cannot be pinned, and WorkerError where the threads do not start.
         """
-        return Worker(self, choose_threads(threads))
+        return Worker(self, choose_threads(threads), pin=choose_pinning(pin))
 
 
 def load_program(
@@ -53,6 +58,24 @@ def default_store() -> Path:
     return Path(os.environ.get(STORE_VARIABLE) or DEFAULT_STORE)
 
 
+@overload
+def load(
+    model: str,
+    program: str,
+    store: Path | str | None = None,
+    *,
+    target: None = None,
+    policy: Path | str | None = None,
+) -> Program: ...
+@overload
+def load(
+    model: str,
+    program: str,
+    store: Path | str | None = None,
+    *,
+    target: str,
+    policy: Path | str | None = None,
+) -> Program | NpuProgram: ...
 def load(
     model: str,
     program: str,
@@ -60,10 +83,11 @@ def load(
     *,
     target: str | None = None,
     policy: Path | str | None = None,
-) -> Program:
+) -> Program | NpuProgram:
     """Find `program` of `model` in `store`, verify it, and map it.
 
-    Without `target` it is the best that is there for the CPU of this host. With the YAML file
+    Without `target` it is the best that is there for the CPU of this host; an NPU, or its
+    simulator, is named. With the YAML file
     `policy` only what is signed as it wants (`aotc.signing`); that is checked before anything is
     mapped. Nothing is compiled or written. Raises AotcError where the store has no such program or
     a damaged one, PolicyError for one that is not trusted, and LoadError where this host cannot
@@ -78,20 +102,21 @@ def load(
     return load_stored(stored)
 
 
-def load_stored(stored: StoredProgram) -> Program:
+def load_stored(stored: StoredProgram) -> Program | NpuProgram:
     """Map the code of a program that has been found, and so verified.
 
     Raises LoadError where this host cannot run it.
     """
     try:
+        contract = contracts.from_json(stored.contract_json)
+        files = stored.files()
+        if files:
+            from aotc.runtime.npu import load_folder  # torch, in the end
+
+            return load_folder(contract, files, stored.target, stored.record.device_ids)
         if stored.record.ranks != 1:
             raise LoadError(f"it has {stored.record.ranks} ranks, this loader runs one")
-        return load_program(
-            contracts.from_json(stored.contract_json),
-            stored.object_bytes(),
-            stored.target,
-            stored.abi_version,
-        )
+        return load_program(contract, stored.object_bytes(), stored.target, stored.abi_version)
     except (LoadError, ContractError) as error:
         subject = f"`{stored.program}` of `{stored.model}`"
         message = f"{subject}, built by {stored.built_by}: {error.message}"

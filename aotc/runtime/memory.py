@@ -5,10 +5,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import re
 
 from aotc.errors import AotcError, ExitCode
 
 HUGE_PAGE = 2 << 20
+
+
+def huge_pages() -> int:
+    """Return the bytes of this process that are on huge pages; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/smaps_rollup", encoding="utf-8") as file:
+            found = re.search(r"^AnonHugePages:\s+(\d+) kB", file.read(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) << 10 if found else 0
 
 
 class OutOfMemoryError(AotcError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import weakref
 from collections.abc import Sequence
@@ -68,12 +67,18 @@ class DeviceTensor(Described):
         Raises TensorError where it is another.
         """
         source, _keep = self._match(host, writable=False)
-        _move(self.memory.address, source.address, self.nbytes)
+        self._copy(self.memory.address, source.address)
 
     def copy_to(self, host: Any) -> None:
         """Copy to `host`: a writable contiguous tensor like those of `copy_from`."""
         target, _keep = self._match(host, writable=True)
-        _move(target.address, self.memory.address, self.nbytes)
+        self._copy(target.address, self.memory.address)
+
+    def _copy(self, target: int | None, source: int | None) -> None:
+        if self.nbytes:
+            assert target is not None
+            assert source is not None
+            self.worker.copy(target, source, self.nbytes)
 
     def _match(self, host: Any, writable: bool) -> tuple[Argument, object]:
         found, keep = describe("host tensor", host)
@@ -122,8 +127,3 @@ class DeviceTensor(Described):
             call.invalidate(f"an argument, the tensor {self.shape} of {self.dtype}, was freed")
         self._calls.clear()
         self._memory = None
-
-
-def _move(target: int | None, source: int | None, nbytes: int) -> None:
-    if nbytes:
-        ctypes.memmove(target, source, nbytes)  # type: ignore[arg-type]

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any
 from aotc.contract import ContractError
 from aotc.errors import AotcError, ExitCode
 from aotc.runtime.arguments import bind_argument
+from aotc.runtime.host import team_processors
 from aotc.runtime.library import Call, Library
 from aotc.runtime.memory import Memory
 from aotc.runtime.tensor import DeviceTensor
 
 if TYPE_CHECKING:
     from aotc.runtime.loader import Program
+
+
+LARGE = 1 << 20  # bytes from which a copy is worth the whole team
 
 
 class WorkerError(AotcError):
@@ -36,12 +40,12 @@ class Worker:
     threads need a lock, or a worker each.
     """
 
-    def __init__(self, program: Program, threads: int):
+    def __init__(self, program: Program, threads: int, *, pin: bool = False):
         self.threads = threads
         self.workspace = Memory(0)
         self.closed: str | None = None
         self.lock = threading.Lock()
-        self.team = _Team(program.library, threads) if threads > 1 else None
+        self.team = _Team(program.library, threads, pin) if threads > 1 else None
         self._tensors: weakref.WeakSet[DeviceTensor] = weakref.WeakSet()
         self._finalizer = weakref.finalize(self, self.team.stop) if self.team else None
         self._own = self.load(program)
@@ -68,15 +72,30 @@ class Worker:
     def alloc_tensor(self, shape: Sequence[int], dtype: str, init: Any = None) -> DeviceTensor:
         """Return a tensor on the device: zeros, or a copy of the host tensor `init`.
 
+        It is row-major like those of the host, which programs take as well, with the same result;
+        where it is large it lies on huge pages, and all threads copy it.
+
         `dtype` is a name as in contracts; `init` has this dtype and shape, for bf16 it may also be
         uint16. Raises TensorError where it has not, and OutOfMemoryError.
         """
         with self.exclusive():
             tensor = DeviceTensor(self, shape, dtype)
-            if init is not None:
-                tensor.copy_from(init)
             self._tensors.add(tensor)
+        if init is not None:
+            tensor.copy_from(init)
         return tensor
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy memory that does not overlap: on all threads where it is large and they are free."""
+        team = self.team
+        if team and team.copies and nbytes >= LARGE and self.lock.acquire(blocking=False):
+            try:
+                if not self.closed:
+                    team.copy(target, source, nbytes)
+                    return
+            finally:
+                self.lock.release()
+        ctypes.memmove(target, source, nbytes)
 
     def close(self) -> None:
         """Stop the threads and free the device tensors; twice is once.
@@ -215,8 +234,12 @@ def result_of(arguments: Sequence[Any], returned: Sequence[int]) -> Any:
 class _Team:
     """A pool and the threads in it, all but thread 0: that is whoever calls."""
 
-    def __init__(self, library: Library, threads: int):
+    def __init__(self, library: Library, threads: int, pin: bool):
+        processors = team_processors(threads) if pin else []
         self.dispatch = library.pool_dispatch
+        self.copies = library.copy_address is not None
+        self._copy = library.copy_address
+        self._size = threads
         self._stop = library.pool_stop
         self._memory = Memory(library.pool_bytes(threads))
         self.address = self._memory.address
@@ -240,6 +263,28 @@ class _Team:
                     hint="prepare the program with fewer threads",
                 ) from None
             self._threads.append(thread)
+            if processors:
+                self._pin(thread, processors[index])
+
+    def _pin(self, thread: threading.Thread, processor: int) -> None:
+        assert thread.native_id is not None
+        try:
+            os.sched_setaffinity(thread.native_id, {processor})
+        except OSError as error:
+            self.stop()
+            raise WorkerError(
+                f"a thread cannot be pinned to processor {processor}: {error.strerror}"
+            ) from None
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy memory, each thread its pages; the team `copies`, and is not running."""
+        call = Call(
+            arguments=(ctypes.c_void_p * 2)(target, source),
+            symbols=(ctypes.c_int64 * 1)(nbytes),
+            team=self.address,
+            threads=self._size,
+        )
+        self.dispatch(self.address, self._copy, ctypes.addressof(call))
 
     def stop(self) -> None:
         """Make the threads leave, and wait for them."""

@@ -76,8 +76,31 @@ def page_tile(
 
 
 @pl.jit.inline
+def page_heads(
+    cache: pl.Tensor,
+    slot: pl.Scalar[pl.INDEX],
+    length: pl.Scalar[pl.INDEX],
+):
+    """Return all heads of the page at `slot`, bf16 [NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM].
+
+    `length` tokens are valid.
+    """
+    rows = pl.slice(cache, [PAGE_SIZE * NUM_KV_HEADS, HEAD_DIM], [slot * NUM_KV_HEADS, 0])
+    page = pl.slice(
+        pl.reshape(rows, [PAGE_SIZE, NUM_KV_HEADS, HEAD_DIM]),
+        [PAGE_SIZE, NUM_KV_HEADS, HEAD_DIM],
+        [0, 0, 0],
+        valid_shape=[length, NUM_KV_HEADS, HEAD_DIM],
+    )
+    return pl.transpose(page, 0, 1)
+
+
+@pl.jit.inline
 def scores_of(q: pl.Tensor, k: pl.Tensor):
-    """bf16 q [rows, HEAD_DIM], k [PAGE_SIZE, HEAD_DIM] -> scaled scores fp32 [rows, PAGE_SIZE]."""
+    """bf16 q [rows, HEAD_DIM], k [PAGE_SIZE, HEAD_DIM] -> scaled scores fp32 [rows, PAGE_SIZE].
+
+    Both may be of many heads, which then come first.
+    """
     return pl.mul(pl.matmul(q, k, out_dtype=pl.FP32, b_trans=True), SCALE)
 
 

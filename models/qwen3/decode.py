@@ -12,12 +12,17 @@ from .attention import (
     Q_PER_KV,
     first_slot_of_layer,
     merge_tile,
-    page_tile,
+    page_heads,
     scores_of,
     store_token,
 )
 from .layers import inverse_rms, layer_row, logits_of, project, swiglu
 from .sampling import greedy_ids
+
+# A sequence is attended to in splits of so many pages, whatever else is in the batch and however
+# many threads there are: the order in which they are merged does not depend on either.
+SPLIT_PAGES = 2
+SPLIT_TOKENS = SPLIT_PAGES * PAGE_SIZE
 
 
 @pl.jit.inline
@@ -37,40 +42,109 @@ def scaled_by_gamma(x: pl.Tensor, gamma: pl.Tensor):
 
 
 @pl.jit.inline
-def attend_token(
+def splits_of(seq_lens: pl.Tensor, row: pl.Scalar[pl.INDEX]):
+    """Return in how many splits the sequence of `row` is attended to."""
+    length = pl.cast(pl.read(seq_lens, [row]), pl.INDEX)
+    return (length + SPLIT_TOKENS - 1) // SPLIT_TOKENS
+
+
+@pl.jit.inline
+def splits_before(seq_lens: pl.Tensor, row: pl.Scalar[pl.INDEX]):
+    """Return how many splits the sequences before `row` have."""
+    count = 0
+    for each in pl.range(row):
+        count = count + splits_of(seq_lens, each)
+    return count
+
+
+@pl.jit.inline
+def row_of_split(seq_lens: pl.Tensor, split: pl.Scalar[pl.INDEX]):
+    """Return the sequence that has `split` of all, and the first of its splits."""
+    row, first, end = 0, 0, 0
+    for each in pl.range(pl.tensor.dim(seq_lens, 0)):
+        if end <= split:
+            row = each
+            first = end
+        end = end + splits_of(seq_lens, each)
+    return row, first
+
+
+@pl.jit.inline
+def attend_split(
     q: pl.Tensor,
     k_cache: pl.Tensor,
     v_cache: pl.Tensor,
     block_table: pl.Tensor,
     first_page: pl.Scalar[pl.INDEX],
     first_slot: pl.Scalar[pl.INDEX],
-    kv_head: pl.Scalar[pl.INDEX],
     length: pl.Scalar[pl.INDEX],
 ):
-    """Attention of the heads of one group, bf16 [1, GROUP_HIDDEN], over `length` tokens.
+    """Attention of a token's heads, bf16 [1, Q_HIDDEN], over `length` tokens of some pages.
 
-    `first_page` is the sequence's first entry of the block table. The probabilities are fp32.
-    Returns bf16 [1, GROUP_HIDDEN].
+    `first_page` is that of the pages in the block table. The probabilities are fp32. All heads go
+    through a page together, as its tokens have the rows of all heads side by side. Returns the
+    state of the online softmax, of NUM_HEADS rows.
     """
-    heads = pl.reshape(q, [Q_PER_KV, HEAD_DIM])
-    peak = pl.full([Q_PER_KV, 1], dtype=pl.FP32, value=LOWEST)
-    total = pl.full([Q_PER_KV, 1], dtype=pl.FP32, value=0.0)
-    result = pl.full([Q_PER_KV, HEAD_DIM], dtype=pl.FP32, value=0.0)
+    heads = pl.reshape(q, [NUM_KV_HEADS, Q_PER_KV, HEAD_DIM])
+    peak = pl.full([NUM_HEADS, 1], dtype=pl.FP32, value=LOWEST)
+    total = pl.full([NUM_HEADS, 1], dtype=pl.FP32, value=0.0)
+    result = pl.full([NUM_HEADS, HEAD_DIM], dtype=pl.FP32, value=0.0)
     for page in pl.range((length + PAGE_SIZE - 1) // PAGE_SIZE):
         keys = pl.min(PAGE_SIZE, length - page * PAGE_SIZE)
         page_id = pl.cast(pl.read(block_table, [first_page + page]), pl.INDEX)
         slot = first_slot + page_id * PAGE_SIZE
-        k = page_tile(k_cache, slot, kv_head, keys)
-        v = page_tile(v_cache, slot, kv_head, keys)
-        scores = pl.fillpad(scores_of(heads, k), pad_value=pl.PadValue.min)
+        padded = pl.fillpad(
+            scores_of(heads, page_heads(k_cache, slot, keys)), pad_value=pl.PadValue.min
+        )
+        scores = pl.reshape(padded, [NUM_HEADS, PAGE_SIZE])
         tile_peak = pl.row_max(scores)
         weights = pl.exp(pl.row_expand_sub(scores, tile_peak))
         # Beyond the context a page may hold anything: the product reads its valid keys alone.
         tile_result = pl.matmul(
-            pl.set_validshape(weights, Q_PER_KV, keys), pl.cast(v, target_type=pl.FP32)
+            pl.slice(
+                pl.reshape(weights, [NUM_KV_HEADS, Q_PER_KV, PAGE_SIZE]),
+                [NUM_KV_HEADS, Q_PER_KV, PAGE_SIZE],
+                [0, 0, 0],
+                valid_shape=[NUM_KV_HEADS, Q_PER_KV, keys],
+            ),
+            pl.cast(page_heads(v_cache, slot, keys), target_type=pl.FP32),
         )
         peak, total, result = merge_tile(
-            peak, total, result, tile_peak, pl.row_sum(weights), tile_result
+            peak,
+            total,
+            result,
+            tile_peak,
+            pl.row_sum(weights),
+            pl.reshape(tile_result, [NUM_HEADS, HEAD_DIM]),
+        )
+    return peak, total, result
+
+
+@pl.jit.inline
+def merge_splits(
+    peaks: pl.Tensor,
+    totals: pl.Tensor,
+    results: pl.Tensor,
+    first: pl.Scalar[pl.INDEX],
+    splits: pl.Scalar[pl.INDEX],
+    kv_head: pl.Scalar[pl.INDEX],
+):
+    """Return the attention of one group of a sequence, bf16 [1, GROUP_HIDDEN].
+
+    The states are of splits * NUM_HEADS rows; the sequence has `splits`, from `first` on.
+    """
+    peak = pl.full([Q_PER_KV, 1], dtype=pl.FP32, value=LOWEST)
+    total = pl.full([Q_PER_KV, 1], dtype=pl.FP32, value=0.0)
+    result = pl.full([Q_PER_KV, HEAD_DIM], dtype=pl.FP32, value=0.0)
+    for split in pl.range(splits):
+        row = (first + split) * NUM_HEADS + kv_head * Q_PER_KV
+        peak, total, result = merge_tile(
+            peak,
+            total,
+            result,
+            pl.slice(peaks, [Q_PER_KV, 1], [row, 0]),
+            pl.slice(totals, [Q_PER_KV, 1], [row, 0]),
+            pl.slice(results, [Q_PER_KV, HEAD_DIM], [row, 0]),
         )
     attention = pl.cast(pl.row_expand_div(result, total), target_type=pl.BF16)
     return pl.reshape(attention, [1, GROUP_HIDDEN])
@@ -108,6 +182,8 @@ def decode_fwd(
     batch = pl.tensor.dim(seq_lens, 0)
     layers = pl.tensor.dim(input_rms_weight, 0)
     pages_per_sequence = pl.tensor.dim(block_table, 0) // batch
+    most_splits = batch * ((pages_per_sequence + SPLIT_PAGES - 1) // SPLIT_PAGES)
+    splits = splits_before(seq_lens, batch)
 
     next_hidden = embed(embed_weight, sampled_ids_in, next_hidden)
     with pl.at(level=pl.Level.CORE_GROUP, name_hint="residual"):
@@ -143,20 +219,39 @@ def decode_fwd(
                     first_slot + pl.cast(pl.read(slot_mapping, [row]), pl.INDEX),
                 )
 
-        attention = pl.create_tensor([batch, Q_HIDDEN], dtype=pl.BF16)
-        for item in pl.parallel(batch * NUM_KV_HEADS):
+        peaks = pl.create_tensor([most_splits * NUM_HEADS, 1], dtype=pl.FP32)
+        totals = pl.create_tensor([most_splits * NUM_HEADS, 1], dtype=pl.FP32)
+        results = pl.create_tensor([most_splits * NUM_HEADS, HEAD_DIM], dtype=pl.FP32)
+        for split in pl.parallel(splits):
             with pl.at(level=pl.Level.CORE_GROUP, name_hint="attention"):
-                row = item // NUM_KV_HEADS
-                kv_head = item % NUM_KV_HEADS
-                heads = attend_token(
-                    pl.slice(q, [1, GROUP_HIDDEN], [row, kv_head * GROUP_HIDDEN]),
+                row, first = row_of_split(seq_lens, split)
+                begin = (split - first) * SPLIT_TOKENS
+                length = pl.cast(pl.read(seq_lens, [row]), pl.INDEX)
+                peak, total, result = attend_split(
+                    pl.slice(q, [1, Q_HIDDEN], [row, 0]),
                     k_cache,
                     v_cache,
                     block_table,
-                    row * pages_per_sequence,
+                    row * pages_per_sequence + begin // PAGE_SIZE,
                     first_slot,
+                    pl.min(SPLIT_TOKENS, length - begin),
+                )
+                peaks = pl.assemble(peaks, peak, [split * NUM_HEADS, 0])
+                totals = pl.assemble(totals, total, [split * NUM_HEADS, 0])
+                results = pl.assemble(results, result, [split * NUM_HEADS, 0])
+
+        attention = pl.create_tensor([batch, Q_HIDDEN], dtype=pl.BF16)
+        for item in pl.parallel(batch * NUM_KV_HEADS):
+            with pl.at(level=pl.Level.CORE_GROUP, name_hint="merge_splits"):
+                row = item // NUM_KV_HEADS
+                kv_head = item % NUM_KV_HEADS
+                heads = merge_splits(
+                    peaks,
+                    totals,
+                    results,
+                    splits_before(seq_lens, row),
+                    splits_of(seq_lens, row),
                     kv_head,
-                    pl.cast(pl.read(seq_lens, [row]), pl.INDEX),
                 )
                 attention = pl.assemble(attention, heads, [row, kv_head * GROUP_HIDDEN])
 

@@ -1,15 +1,17 @@
-"""Random programs: element-wise chains, reductions, views, updates, loops and branches."""
+"""Random programs: element-wise chains, reductions, contractions, views, updates, control flow."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import numpy as np
-from compare import check
+from compare import check, from_bf16, phases_agree, to_bf16
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 FULL, COLUMN, ROW = "fp32[dim.M, dim.N]", "fp32[dim.M, 1]", "fp32[1, dim.N]"
+WIDE = "fp32[dim.M, dim.K]"
+STATE = "fp32[dim.P, dim.Q]"
 
 
 @dataclass
@@ -17,6 +19,7 @@ class Writer:
     """Writes a program, drawing each statement from what has been defined before it."""
 
     draw: st.DrawFn
+    contractions: bool = False
     count: int = 0
     lines: list[str] = field(default_factory=list)
 
@@ -38,6 +41,8 @@ class Writer:
         other = self.pick(values, FULL)
         choices = ["binary", "scalar", "unary", "reduce", "expand", "column", "cast", "update"]
         choices += ["half", "window"] + (["loop", "branch"] if depth else [])
+        if self.contractions:
+            choices += ["up", "down", "down", "accumulate", "gate", "scale", "items"]
         match self.draw(st.sampled_from(choices)):
             case "binary":
                 op = self.draw(st.sampled_from(["add", "sub", "maximum", "minimum"]))
@@ -66,6 +71,29 @@ class Writer:
                 narrow = self.define(indent, kind, f'cast({full}, mode="rint", target_type=bf16)')
                 text = f'cast({narrow}, mode="rint", target_type=fp32)'
                 values[FULL].append(self.define(indent, FULL, text))
+            case "up":
+                self.up(indent, values, full)
+            case "down":
+                b = self.draw(st.sampled_from(["down, a_trans=False, b_trans=False", "turned"]))
+                b = b if "," in b else "turned, a_trans=False, b_trans=True"
+                narrow = self.narrowed(indent, WIDE, self.pick(values, WIDE))
+                text = f"matmul({narrow}, {b}, out_dtype=fp32)"
+                values[FULL].append(self.define(indent, FULL, text))
+            case "accumulate":
+                narrow = self.narrowed(indent, WIDE, self.pick(values, WIDE))
+                text = f"matmul_acc({full}, {narrow}, down, [], a_trans=False, b_trans=False)"
+                values[FULL].append(self.define(indent, FULL, text))
+            case "gate":
+                wide, other = self.pick(values, WIDE), self.pick(values, WIDE)
+                values[WIDE].append(self.define(indent, WIDE, f"maximum({wide}, {other})"))
+            case "scale":
+                found = self.define(indent, COLUMN, f"mul({column}, fp32(0.5))")
+                kind = self.draw(st.sampled_from([FULL, WIDE]))
+                text = f"row_expand_sub({self.pick(values, kind)}, {found})"
+                values[kind].append(self.define(indent, kind, text))
+                values[COLUMN].append(found)
+            case "items":
+                return self.items(indent, full, column, state)
             case "half":
                 # Every element from its own row, at another column.
                 text = f"slice({state}, [dim.M, dim.N], [0, 1], [], [], clamp=False)"
@@ -76,13 +104,40 @@ class Writer:
                 values[FULL].append(self.define(indent, FULL, text))
             case "update":
                 row_offset = self.draw(st.sampled_from([0, 1]))
-                kind = "fp32[dim.P, dim.Q]"
+                kind = STATE
                 return self.define(indent, kind, f"assemble({state}, {full}, [{row_offset}, 0])")
             case "loop":
                 return self.loop(indent, values, state, depth)
             case "branch":
                 return self.branch(indent, values, state, depth)
         return state
+
+    def narrowed(self, indent: str, kind: str, value: str) -> str:
+        narrow = kind.replace("fp32", "bf16")
+        return self.define(indent, narrow, f'cast({value}, mode="rint", target_type=bf16)')
+
+    def up(self, indent: str, values: dict[str, list[str]], full: str) -> None:
+        """Write one or two contractions of one operand, and perhaps scale them by row."""
+        narrow = self.narrowed(indent, FULL, full)
+        for weight in self.draw(st.sampled_from([["up"], ["up", "gate"]])):
+            text = f"matmul({narrow}, {weight}, a_trans=False, b_trans=False, out_dtype=fp32)"
+            values[WIDE].append(self.define(indent, WIDE, text))
+
+    def items(self, indent: str, full: str, column: str, state: str) -> str:
+        """Write a parallel loop in which each row is taken, shifted, and put into the state."""
+        result, inner = self.name(), indent + "    "
+        row = self.name()
+        self.lines.append(f"{indent}for {row} in parallel(0, dim.M, 1):")
+        held, after = self.name(), self.name()
+        self.lines.append(f"{inner}{held}: {STATE} = carry({state}, {result})")
+        text = f"slice({full}, [1, dim.N], [{row}, 0], [], [], clamp=False)"
+        taken = self.define(inner, ROW, text)
+        text = f"slice({column}, [1, 1], [{row}, 0], [], [], clamp=False)"
+        by = self.define(inner, "fp32[1, 1]", text)
+        moved = self.define(inner, ROW, f"row_expand_sub({taken}, {by})")
+        self.lines.append(f"{inner}{after}: {STATE} = assemble({held}, {moved}, [{row}, 1])")
+        self.lines.append(f"{inner}yields({after})")
+        return result
 
     def block(self, indent: str, values: dict[str, list[str]], state: str, depth: int) -> str:
         for _ in range(self.draw(st.integers(1, 5))):
@@ -96,7 +151,7 @@ class Writer:
         trips = self.draw(st.integers(0, 3))
         self.lines.append(f"{indent}for i{argument} in range(0, {trips}, 1):")
         inner = indent + "    "
-        kind = "fp32[dim.P, dim.Q]"
+        kind = STATE
         self.lines.append(f"{inner}{argument}: {FULL} = carry({initial}, {result})")
         self.lines.append(f"{inner}{held}: {kind} = carry({state}, {after})")
         local = {kind: list(names) for kind, names in values.items()}
@@ -108,7 +163,7 @@ class Writer:
 
     def branch(self, indent: str, values: dict[str, list[str]], state: str, depth: int) -> str:
         result, after = self.name(), self.name()
-        kind = "fp32[dim.P, dim.Q]"
+        kind = STATE
         self.lines += [f"{indent}{result}: {FULL}", f"{indent}{after}: {kind}"]
         for head in ("if dim.M > 2:", "else:"):
             self.lines.append(indent + head)
@@ -120,18 +175,27 @@ class Writer:
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> str:
-    writer = Writer(draw)
+def programs(draw: st.DrawFn, contractions: bool = False) -> str:
+    writer = Writer(draw, contractions)
     writer.lines = [
         'program("random")',
         f"x: In[{FULL}]",
         f"y: In[{FULL}]",
         f"c: In[{COLUMN}]",
         f"r: In[{ROW}]",
-        "s: InOut[fp32[dim.P, dim.Q]]",
+        f"s: InOut[{STATE}]",
         f"out: Out[{FULL}]",
     ]
     values = {FULL: ["x", "y"], COLUMN: ["c"], ROW: ["r"]}
+    if contractions:
+        writer.lines += [
+            f"w: In[{WIDE}]",
+            "up: In[bf16[dim.N, dim.K]]",
+            "gate: In[bf16[dim.N, dim.K]]",
+            "down: In[bf16[dim.K, dim.N]]",
+            "turned: In[bf16[dim.N, dim.K]]",
+        ]
+        values[WIDE] = ["w"]
     state = writer.block("", values, "s", depth=2)
     state = writer.block("", values, state, depth=2)
     last = writer.define("", FULL, f"assemble(out, {writer.pick(values, FULL)}, [0, 0])")
@@ -139,17 +203,17 @@ def programs(draw: st.DrawFn) -> str:
     return "\n".join(writer.lines) + "\n"
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
-@given(text=programs(), m=st.sampled_from([1, 3, 5]), n=st.sampled_from([1, 5, 19]))
-def test_random_programs_agree_with_the_reference(text: str, m: int, n: int) -> None:
+def arguments(m: int, n: int, k: int | None = None) -> dict[str, np.ndarray]:
+    """Return arguments; with `k` those of a program with contractions."""
     rng = np.random.default_rng(m * 100 + n)
 
     def draw(*shape: int) -> np.ndarray:
         return rng.standard_normal(shape).astype(np.float32)
 
-    arguments = {
+    def weight(*shape: int) -> np.ndarray:
+        return from_bf16(to_bf16(draw(*shape) / np.float32(2 * max(n, k or 0) ** 0.5)))
+
+    given = {
         "x": draw(m, n),
         "y": draw(m, n),
         "c": draw(m, 1),
@@ -157,4 +221,32 @@ def test_random_programs_agree_with_the_reference(text: str, m: int, n: int) -> 
         "s": draw(m + 1, n + 1),
         "out": np.zeros((m, n), np.float32),
     }
-    check(text, arguments, rtol=2e-2, atol=2e-2, threads=(1, 2))
+    if k is not None:
+        given |= {"w": draw(m, k), "up": weight(n, k), "gate": weight(n, k)}
+        given |= {"down": weight(k, n), "turned": weight(n, k)}
+    return given
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+@given(text=programs(), m=st.sampled_from([1, 3, 5]), n=st.sampled_from([1, 5, 19]))
+def test_random_programs_agree_with_the_reference(text: str, m: int, n: int) -> None:
+    check(text, arguments(m, n), rtol=2e-2, atol=2e-2, threads=(1, 2))
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+@given(
+    text=programs(contractions=True),
+    m=st.sampled_from([1, 3, 40]),
+    n=st.sampled_from([1, 19, 70]),
+    k=st.sampled_from([19, 33, 70]),
+)
+def test_random_contractions_agree_with_the_reference(text: str, m: int, n: int, k: int) -> None:
+    """Whatever order the threads run in between the barriers."""
+    given_arguments = arguments(m, n, k)
+    check(text, given_arguments, rtol=3e-2, atol=5e-2, threads=(1, 2, 3, 5))
+    for threads in (2, 3, 5):
+        assert phases_agree(text, given_arguments, threads)

@@ -5,12 +5,23 @@ from collections.abc import Iterator
 
 import numpy
 import pytest
-from abi_programs import count, nothing
+from abi_programs import HOST_TARGET, NOTHING, PRELUDE, count, nothing
+from compare import compiled, to_bf16
+from test_generator import matmul_text
 
-from aotc.contract import Direction, Parameter
+from aotc.contract import Contract, Direction, Parameter
 from aotc.dtypes import DTYPES
-from aotc.runtime import ContractError, OutOfMemoryError, TensorError, Worker, WorkerError
-from aotc.runtime.memory import HUGE_PAGE, Memory
+from aotc.runtime import (
+    ContractError,
+    OutOfMemoryError,
+    TensorError,
+    Worker,
+    WorkerError,
+    load_program,
+)
+from aotc.runtime.memory import HUGE_PAGE, Memory, huge_pages
+from aotc.runtime.worker import LARGE
+from aotc.toolchain.zig import TARGETS, compile_shared_object
 
 torch = pytest.importorskip("torch")
 
@@ -143,3 +154,71 @@ def test_bf16_argument(worker: Worker) -> None:
     loaded(torch.zeros(2, dtype=torch.bfloat16))
     with pytest.raises(ContractError, match="`w`: expected dtype bf16, got uint16"):
         loaded(numpy.zeros(2, numpy.uint16))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("shift", [0, 1, 63])
+@pytest.mark.parametrize("nbytes", [LARGE - 1, LARGE, HUGE_PAGE, HUGE_PAGE + 1, 7 * HUGE_PAGE - 3])
+def test_large_copies_are_whole(threads: int, shift: int, nbytes: int) -> None:
+    source = numpy.random.default_rng(0).integers(0, 256, nbytes + shift).astype(numpy.uint8)
+    back = numpy.zeros(nbytes + shift + 1, numpy.uint8)
+    with count().prepare(threads=threads) as worker:
+        tensor = worker.alloc_tensor((nbytes,), "uint8", init=source[shift:])
+        numpy.testing.assert_array_equal(tensor.numpy(), source[shift:])
+        tensor.copy_to(back[shift : shift + nbytes])
+        numpy.testing.assert_array_equal(back[shift : shift + nbytes], source[shift:])
+        assert not back[:shift].any()
+        assert back[-1] == 0
+
+
+def test_a_copy_while_a_call_runs_is_this_threads_alone() -> None:
+    source = numpy.arange(LARGE, dtype=numpy.uint8)
+    with count().prepare(threads=2) as worker:
+        tensor = worker.alloc_tensor((LARGE,), "uint8")
+        with worker.exclusive():
+            tensor.copy_from(source)
+        numpy.testing.assert_array_equal(tensor.numpy(), source)
+
+
+def test_an_object_that_copies_nothing() -> None:
+    prelude = PRELUDE.replace("void aotc_copy(", "static inline void aotc_copy(").replace(
+        "AOTC_EXPORT static", "static"
+    )
+    content = compile_shared_object(prelude + NOTHING, TARGETS[HOST_TARGET])
+    source = numpy.arange(LARGE, dtype=numpy.uint8)
+    program = load_program(Contract(()), content, HOST_TARGET)
+    assert program.library.copy_address is None
+    with program.prepare(threads=2) as worker:
+        tensor = worker.alloc_tensor((LARGE,), "uint8", init=source)
+        numpy.testing.assert_array_equal(tensor.numpy(), source)
+
+
+def test_host_and_device_tensors_give_the_same_bits() -> None:
+    """Also where the host's lie at any address that suits their elements."""
+    generator = numpy.random.default_rng(1)
+    m, n, k = 3, 2100, 520
+    a = to_bf16(generator.standard_normal((m, k)).astype(numpy.float32))
+    b = to_bf16(generator.standard_normal((k, n)).astype(numpy.float32))
+    _, program = compiled(matmul_text(False), HOST_TARGET)
+    results = []
+    with program.prepare(threads=2) as worker:
+        device = [worker.alloc_tensor(each.shape, "bf16", init=each) for each in (a, b)]
+        odd = []
+        for each in (a, b):
+            memory = numpy.zeros(each.nbytes + 2, numpy.uint8)
+            memory[2:] = each.reshape(-1).view(numpy.uint8)
+            view = memory[2:].view(numpy.uint16).reshape(each.shape)
+            odd.append(torch.from_numpy(view.view(numpy.int16)).view(torch.bfloat16))
+        for pair in (device, odd, (odd[0], device[1])):
+            out = numpy.zeros((m, n), numpy.float32)
+            worker(*pair, out)
+            results.append(out.tobytes())
+    assert results[0] == results[1] == results[2]
+
+
+def test_huge_pages_are_counted() -> None:
+    before = huge_pages()
+    memory = Memory(8 * HUGE_PAGE)
+    view = memory.view()
+    view[:] = bytes(len(view))
+    assert huge_pages() - before in range(0, 9 * HUGE_PAGE, 4096)

@@ -14,7 +14,7 @@ import aotc
 from aotc.contract import Contract, Direction, Parameter, to_json
 from aotc.errors import AotcError, ExitCode
 from aotc.program.model import DistributedCompiledProgram, machine_code
-from aotc.runtime import LoadError, load, load_program
+from aotc.runtime import LoadError, host, load, load_program
 from aotc.runtime.host import TARGETS as LOADED_TARGETS
 from aotc.runtime.host import Host, _cgroup_quota
 from aotc.store.artifact import publish, write_program
@@ -62,7 +62,8 @@ def test_the_pool_compiles_for_every_target(target: str) -> None:
             Host("x86_64", V3),
             "vax",
             "the artifact is for `vax`, which this loader does not know",
-            "targets of this loader: x86_64_v4, x86_64_v3, aarch64; a newer aotc may know more",
+            "targets of this loader: x86_64_amx, x86_64_v4, x86_64_v3, aarch64; "
+            "a newer aotc may know more",
         ),
     ],
 )
@@ -76,6 +77,16 @@ def test_a_wrong_target(host: Host, target: str, message: str, hint: str) -> Non
 def test_targets_best_first() -> None:
     assert Host("x86_64", LOADED_TARGETS["x86_64_v4"][1]).targets() == ["x86_64_v4", "x86_64_v3"]
     assert Host("x86_64", V3 - {"fma"}).targets() == []
+
+
+def test_tiles_that_the_kernel_does_not_grant_are_not_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nflags\t\t: fpu amx_tile amx_bf16\n", "utf-8")
+    for granted in (True, False):
+        monkeypatch.setattr(host, "_tiles_granted", lambda granted=granted: granted)
+        assert ("amx_tile" in host._cpu_flags(info)) == granted
 
 
 def test_a_wrong_target_is_not_mapped() -> None:

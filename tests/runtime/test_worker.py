@@ -2,6 +2,8 @@
 
 import gc
 import os
+import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -15,7 +17,7 @@ from abi_programs import HOST_TARGET, PASSES, compile_program, count, nothing, r
 from aotc.contract import Contract, Direction, Parameter
 from aotc.errors import AotcError
 from aotc.runtime import ContractError, TensorError, WorkerError, load_program
-from aotc.runtime.host import choose_threads
+from aotc.runtime.host import choose_pinning, choose_threads, team_processors
 
 
 def floats(n: int) -> numpy.ndarray:
@@ -228,3 +230,126 @@ def test_contract_errors_run_nothing() -> None:
             with pytest.raises(ContractError):
                 worker(*wrong)
     assert counts.sum() == 0
+
+
+def _affinities(worker) -> list[set[int]]:
+    return [os.sched_getaffinity(each.native_id) for each in worker.team._threads]
+
+
+def test_threads_are_pinned_where_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("this process may run on one processor only")
+    counts = numpy.zeros(16, numpy.int32)
+    with count().prepare(threads=2) as worker:
+        assert _affinities(worker) == [allowed]
+    with count().prepare(threads=2, pin=True) as worker:
+        assert _affinities(worker) == [{team_processors(2)[1]}]
+        worker(counts)
+    assert os.sched_getaffinity(0) == allowed  # the caller stays as it was
+    assert counts.tolist() == [1, 1] + [0] * 14
+    monkeypatch.setenv("AOTC_PIN", "1")
+    with count().prepare(threads=2) as worker:
+        assert _affinities(worker) == [{team_processors(2)[1]}]
+    with count().prepare(threads=2, pin=False) as worker:
+        assert _affinities(worker) == [allowed]
+
+
+def test_a_team_gets_processors_of_its_own() -> None:
+    allowed = os.sched_getaffinity(0)
+    chosen = team_processors(len(allowed))
+    assert set(chosen) == allowed
+    assert len(chosen) == len(allowed)
+    more = len(allowed) + 1
+    with pytest.raises(AotcError, match=f"{more} threads cannot be pinned to the {len(allowed)} "):
+        count().prepare(threads=more, pin=True)
+
+
+def test_processors_are_those_of_the_mask() -> None:
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("this process may run on one processor only")
+    code = (
+        "import os, sys\n"
+        "from aotc.runtime.host import choose_threads, team_processors\n"
+        "os.sched_setaffinity(0, {int(sys.argv[1])})\n"
+        "print(choose_threads(None), team_processors(1))\n"
+    )
+    last = max(allowed)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(last)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"1 [{last}]\n"
+
+
+def test_a_wrong_variable_for_pinning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AOTC_PIN", "yes")
+    with pytest.raises(AotcError, match="AOTC_PIN must be 0 or 1, got `yes`"):
+        choose_pinning(None)
+    assert choose_pinning(True)
+    for text, expected in (("0", False), ("1", True), ("", False)):
+        monkeypatch.setenv("AOTC_PIN", text)
+        assert choose_pinning(None) is expected
+
+
+def test_many_times_as_many_threads_as_processors() -> None:
+    """They take turns: no barrier waits for as long as the system lets a thread spin."""
+    x, y = floats(4096), numpy.zeros(4096, numpy.float32)
+    few = len(os.sched_getaffinity(0))
+    times: dict[int, list[float]] = {few: [], 4 * few: []}
+    with rotate().prepare(threads=few) as one, rotate().prepare(threads=4 * few) as other:
+        for _ in range(15):
+            for worker in (one, other):
+                call = worker.bind(x, 2, y)
+                begin = time.perf_counter()
+                for _ in range(20):
+                    call()
+                times[worker.threads].append(time.perf_counter() - begin)
+                numpy.testing.assert_array_equal(y, rotated(x, 2))
+    ratio = statistics.median(b / a for a, b in zip(*times.values(), strict=True))
+    # Seen: 5 to 10, nearly all of it barriers. A time slice of the system each would be 1000.
+    assert ratio < 100
+
+
+def test_signals_interrupt_no_dispatch() -> None:
+    seen = 0
+
+    def handler(*_: object) -> None:
+        nonlocal seen
+        seen += 1
+
+    x, y = floats(64), numpy.zeros(64, numpy.float32)
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with rotate().prepare(threads=3) as worker:
+            call = worker.bind(x, 2, y)
+            signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+            end = time.monotonic() + 0.3
+            while time.monotonic() < end:
+                y[:] = 0
+                call()
+                numpy.testing.assert_array_equal(y, rotated(x, 2))
+                time.sleep(0.0002)  # some wait in the kernel meanwhile
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert seen > 10
+
+
+def test_a_child_makes_a_worker_of_its_own() -> None:
+    with count().prepare(threads=2) as worker:
+        worker(numpy.zeros(16, numpy.int32))
+        read, write = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            counts = numpy.zeros(16, numpy.int32)
+            with count().prepare(threads=2) as own:
+                own(counts)
+            os.write(write, counts.tobytes())
+            os._exit(0)
+        os.close(write)
+        assert os.waitpid(child, 0)[1] == 0
+        assert numpy.frombuffer(os.read(read, 100), numpy.int32).tolist() == [1, 1] + [0] * 14
+        os.close(read)

@@ -15,19 +15,26 @@ AOTC_INLINE void aotc_row_LEFT_RIGHT(int64_t n, const LEFT_TYPE *a, int64_t step
         for (int64_t p = 0; p < n; ++p) row[p] = AOTC_TO_FLOAT_LEFT(a[p * step]);
 }
 
-// nn, few rows: B is read in place, eight of its rows at a time, and C stays in cache.
+// nn, few rows: B is read in place, eight of its rows at a time, and C stays in cache. What comes
+// AOTC_AHEAD columns later is fetched: of these rows, or of those at `next`.
 AOTC_INLINE void aotc_nn_strip_LEFT_RIGHT(int rows, int depth, int64_t n, const LEFT_TYPE *a,
                                        int64_t a_row, int64_t a_column, const RIGHT_TYPE *b,
-                                       int64_t b_row, float *c, int64_t c_row, int first) {
+                                       int64_t b_row, const RIGHT_TYPE *next, float *c,
+                                       int64_t c_row, int first) {
     float x[AOTC_STRIP_ROWS][8];
     for (int i = 0; i < rows; ++i)
         for (int r = 0; r < depth; ++r)
             x[i][r] = AOTC_TO_FLOAT_LEFT(a[i * a_row + r * a_column]);
+    const int64_t ahead = n < AOTC_AHEAD ? n : AOTC_AHEAD;
     int64_t j = 0;
     for (; j + 16 <= n; j += 16) {
         aotc_v16 sum[AOTC_STRIP_ROWS];
         for (int i = 0; i < rows; ++i)
             sum[i] = first ? (aotc_v16){0} : *(const aotc_v16u *)(c + i * c_row + j);
+        if (next && j % (64 / (int64_t)sizeof(RIGHT_TYPE)) == 0) {
+            const RIGHT_TYPE *later = j + ahead < n ? b + j + ahead : next + (j + ahead - n);
+            for (int r = 0; r < 8; ++r) __builtin_prefetch(later + r * b_row);
+        }
         for (int r = 0; r < depth; ++r) {
             aotc_v16 w = aotc_load16_RIGHT(b + r * b_row + j);
             for (int i = 0; i < rows; ++i)
@@ -55,9 +62,11 @@ AOTC_OUTLINE void aotc_nn_few_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const 
             int rows = m - i < AOTC_STRIP_ROWS ? (int)(m - i) : AOTC_STRIP_ROWS;
             const LEFT_TYPE *x = a + i * a_row + p * a_column;
             const RIGHT_TYPE *w = b + p * b_row;
+            // Only the first rows of A find B not in cache.
+            const RIGHT_TYPE *next = i > 0 ? 0 : p + 16 <= k ? w + 8 * b_row : w;
             float *y = c + i * c_row;
 #define AOTC_STRIP(ROWS, DEPTH) \
-    aotc_nn_strip_LEFT_RIGHT(ROWS, DEPTH, n, x, a_row, a_column, w, b_row, y, c_row, first)
+    aotc_nn_strip_LEFT_RIGHT(ROWS, DEPTH, n, x, a_row, a_column, w, b_row, next, y, c_row, first)
             if (depth < 8) AOTC_STRIP(rows, depth);
             else if (rows == 1) AOTC_STRIP(1, 8);
             else if (rows == 2) AOTC_STRIP(2, 8);

@@ -210,3 +210,26 @@ void aotc_pool_stop(void *memory) {
     pool->run = 0;
     aotc_release(pool);
 }
+
+/* Stores go past the caches: what is copied is more than they hold. */
+static void aotc_copy_piece(char *to, const char *from, int64_t bytes) {
+    typedef uint64_t line __attribute__((vector_size(64)));
+    typedef uint64_t unaligned_line __attribute__((vector_size(64), aligned(1)));
+    int64_t at = 0;
+    for (; at < bytes && (uintptr_t)(to + at) % sizeof(line) != 0; at++) to[at] = from[at];
+    for (; at + (int64_t)sizeof(line) <= bytes; at += (int64_t)sizeof(line))
+        __builtin_nontemporal_store((line)*(const unaligned_line *)(from + at), (line *)(to + at));
+    for (; at < bytes; at++) to[at] = from[at];
+}
+
+void aotc_copy(const aotc_call *call, int32_t thread) {
+    char *to = (char *)call->arguments[0];
+    const char *from = (const char *)call->arguments[1];
+    int64_t bytes = call->symbols[0];
+    int64_t step = (int64_t)AOTC_COPY_PIECE * call->threads;
+    for (int64_t at = (int64_t)AOTC_COPY_PIECE * thread; at < bytes; at += step)
+        aotc_copy_piece(to + at, from + at,
+                        bytes - at < AOTC_COPY_PIECE ? bytes - at : AOTC_COPY_PIECE);
+    /* Stores past the caches are not ordered with those that tell of the end. */
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}

@@ -26,12 +26,23 @@ typedef _Float16 aotc_h16 __attribute__((vector_size(32), aligned(2)));
 #define AOTC_DEPTH 512
 #define AOTC_BLOCK (128 * 1024)
 #define AOTC_A_ROW (AOTC_DEPTH + 16)
+// How many columns of B are fetched ahead while it streams.
+#define AOTC_AHEAD 512
 // Of dots: the part of k, the distance of A's rows, rows of B in a block, and rows of A at once.
 #define AOTC_DOT_DEPTH 1024
 #define AOTC_DOT_ROW (AOTC_DOT_DEPTH + 16)
 #define AOTC_DOT_BLOCK 16
 #define AOTC_DOT_MOST 128
+// Of a batch with few rows of A: the rows of B in a group, where the columns of B are contiguous.
+#define AOTC_BATCH_DEPTH 4
 #define AOTC_MATMUL_SCRATCH (AOTC_A_ROW * AOTC_TILE_ROWS * 4 + AOTC_BLOCK * 4)
+
+// Where a thread stops between `first` and `end`, for other work on the columns of a contraction of m
+// rows: few rows stay in cache whole, and of many as many columns as are packed at once.
+AOTC_INLINE int64_t aotc_block_end(int64_t first, int64_t end, int64_t m) {
+    int64_t most = m <= AOTC_FEW_ROWS ? end : AOTC_BLOCK / AOTC_DEPTH;
+    return end - first < most ? end : first + most;
+}
 
 AOTC_INLINE aotc_v16 aotc_splat(float x) {
     return (aotc_v16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
@@ -46,6 +57,34 @@ AOTC_INLINE float aotc_sum16(aotc_v16 v) {
     v4 four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
               __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
     return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+// The same sums of sixteen vectors at once. First four vectors: lanes 4 i to 4 i + 3 hold what is
+// left to add of vector i.
+AOTC_INLINE aotc_v16 aotc_sum4(aotc_v16 a, aotc_v16 b, aotc_v16 c, aotc_v16 d) {
+#define AOTC_LOW(x, y) \
+    __builtin_shufflevector(x, y, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+#define AOTC_HIGH(x, y) \
+    __builtin_shufflevector(x, y, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)
+    aotc_v16 ab = AOTC_LOW(a, b) + AOTC_HIGH(a, b), cd = AOTC_LOW(c, d) + AOTC_HIGH(c, d);
+#undef AOTC_LOW
+#undef AOTC_HIGH
+    return __builtin_shufflevector(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+           __builtin_shufflevector(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+}
+// Then four results of that: lane 4 q + i is the sum of vector i of the q-th four.
+AOTC_INLINE aotc_v16 aotc_sum4x4(const aotc_v16 *q) {
+#define AOTC_LOW(x, y) \
+    __builtin_shufflevector(x, y, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+#define AOTC_HIGH(x, y) \
+    __builtin_shufflevector(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
+    aotc_v16 x = AOTC_LOW(q[0], q[1]) + AOTC_HIGH(q[0], q[1]);
+    aotc_v16 y = AOTC_LOW(q[2], q[3]) + AOTC_HIGH(q[2], q[3]);
+#undef AOTC_LOW
+#undef AOTC_HIGH
+    aotc_v16 z = __builtin_shufflevector(x, y, 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30) +
+                 __builtin_shufflevector(x, y, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
+    return __builtin_shufflevector(z, z, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
 }
 
 #define AOTC_TO_FLOAT_bf16(x) aotc_float_from_bf16(x)

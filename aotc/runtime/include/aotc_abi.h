@@ -21,6 +21,7 @@
 #define AOTC_ABI_VERSION 1
 #define AOTC_WORKSPACE_ALIGNMENT 64
 #define AOTC_POOL_ALIGNMENT 128
+#define AOTC_COPY_PIECE (2 << 20)
 
 /* Generated C is compiled without any header; its compiler gives the types. */
 #if defined(__STDC_HOSTED__) && __STDC_HOSTED__ == 1
@@ -89,6 +90,12 @@ AOTC_EXPORT void aotc_pool_enter(void *pool, int32_t thread);
 /* Run `run` on every thread of the team, the caller as thread 0; return when all have returned.
  * Threads that have not entered yet are waited for. */
 AOTC_EXPORT void aotc_pool_dispatch(void *pool, aotc_run_function run, const aotc_call *call);
+
+/* Copy `*call->symbols` bytes from call->arguments[1] to call->arguments[0], which do not overlap:
+ * an aotc_run_function. Pieces of AOTC_COPY_PIECE bytes go to the threads in turn, so fresh memory
+ * is touched first, and placed, by all of the team, on a huge page each. Objects of before it was
+ * there lack it. */
+AOTC_EXPORT void aotc_copy(const aotc_call *call, int32_t thread);
 
 /* Make every aotc_pool_enter return. No dispatch may be running, and none may follow. */
 AOTC_EXPORT void aotc_pool_stop(void *pool);
