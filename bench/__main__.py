@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             *_limit_rows("fma, fp32 in registers", limits.fmas, "GFLOP/s"),
             *report.rows,
         ]
-        header |= {"read_bytes": cold, **machine.huge_pages(), **meanwhile.shares()}
+        header |= {"read_bytes": cold, **report.pages, **meanwhile.shares()}
     header["seconds"] = time.monotonic() - begin
     print(_header(header))
     print(table(rows))
@@ -96,6 +96,7 @@ class _Report:
         self.chosen = list(chosen)
         self.rows: list[Row] = []
         self.notes: list[str] = []
+        self.pages = machine.huge_pages()
 
     def note(self, text: str) -> None:
         """Keep what could not be measured, and why."""
@@ -151,6 +152,7 @@ def _programs(
         "overhead", lambda: overhead.upload(model.upload_rate, model.copy_rate, worker, copied)
     )
     wanted = {name: each for name, each in programs.items() if name in report.chosen}
+    report.pages = machine.huge_pages()  # with the weights in memory
     calls = inference.Calls(model, wanted, Sizes(work.names, layers), plan)
     report.add("decode", lambda: inference.decode(calls, limits, plan))
     report.add("prefill", lambda: inference.prefill(calls, limits, plan))
