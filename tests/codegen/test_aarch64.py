@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from aarch64 import needs_qemu, run
 from compare import TARGETS_HERE, contract_of, run_native, to_bf16
+from test_batch import batch_text
 from test_generator import ATTENTION, SOFTMAX, bf16, matmul_text, normal
 
 from aotc import config, driver, inputs
@@ -90,6 +91,14 @@ def test_contractions(transpose: bool, dtype: str, m: int, n: int, k: int) -> No
     b = make(2, n, k) if transpose else make(2, k, n)
     out = np.zeros((m, n), np.float32)
     check(matmul_text(transpose, dtype), {"a": make(1, m, k), "b": b, "out": out})
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize(("s", "m", "n", "k"), [(3, 5, 37, 35), (2, 6, 32, 64)])
+def test_batches(transpose: bool, s: int, m: int, n: int, k: int) -> None:
+    b = bf16(2, *((n, s, k) if transpose else (k, s, n)))
+    arguments = {"a": bf16(1, s, m, k), "b": b, "out": np.zeros((s, m, n), np.float32)}
+    check(batch_text(True, transpose, "bf16"), arguments)
 
 
 def test_integer_contraction() -> None:

@@ -197,8 +197,9 @@ AOTC_INLINE void aotc_nt_tile_LEFT_RIGHT(int rows, int columns, int64_t k, const
     for (; p + 16 <= k; p += 16)
         for (int j = 0; j < columns; ++j) {
             aotc_v16 w = aotc_load16_RIGHT(b + j * b_row + p);
-            // With few rows of A many rows of B are read at once, and the hardware sees them coming.
-            if (rows > 2) __builtin_prefetch(b + (j + columns) * b_row + p);
+            // The next rows of B, or with few rows of A, where many rows of B are read at once, what
+            // comes later in these.
+            __builtin_prefetch(b + j * b_row + p + (rows > 2 ? columns * b_row : AOTC_AHEAD));
             for (int i = 0; i < rows; ++i)
                 sum[i][j] = __builtin_elementwise_fma(
                     *(const aotc_v16u *)(a + i * AOTC_DOT_ROW + p), w, sum[i][j]);

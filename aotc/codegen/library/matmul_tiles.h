@@ -1,21 +1,21 @@
-// Contractions C[m][n] (+)= sum over k of A[m][k] * B of bf16 with the tiles of AMX, where the target
-// has them. Batched contractions stay as they are.
+// Contractions C[m][n] (+)= sum over k of A[m][k] * B of bf16 with the tiles of AMX, where the
+// target has them. Batched contractions stay as they are.
 //
 // A tile is sixteen rows of 64 bytes. One of A holds 32 elements of k of sixteen rows; one of B
 // holds sixteen pairs of k of sixteen columns; one of C holds 16 x 16 floats. A step takes 32
-// elements of k: sixteen even products are added in one chain of fused multiply-adds, the odd ones in
-// another, and the sum of both is added to the element of C. Missing elements count as zeros, and so
-// do denormals. Hence every element of C is accumulated in one fixed order, whatever the number of
-// rows, columns or threads, and whether B is [k][n] or [n][k].
+// elements of k: sixteen even products are added in one chain of fused multiply-adds, the odd ones
+// in another, and the sum of both is added to the element of C. Missing elements count as zeros, and
+// so do denormals. Hence every element of C is accumulated in one fixed order, whatever the number
+// of rows, columns or threads, and whether B is [k][n] or [n][k].
 
 #if defined(__AMX_BF16__)
 
-// Columns of B that are fetched ahead, and those packed before they are used; columns and elements of
-// k of a block of B for many rows; elements of k in a part of long dots; floats of C that stay in cache.
+// Columns of B that are fetched ahead, and those packed before they are used; columns and elements
+// of k of a block of B for many rows; elements of k in a part of long dots; floats of C in cache.
 #define AOTC_TILES_AHEAD 256
 #define AOTC_TILES_STRIP 256
-#define AOTC_TILES_COLUMNS 512
-#define AOTC_TILES_DEPTH 512
+#define AOTC_TILES_COLUMNS 1024
+#define AOTC_TILES_DEPTH 256
 #define AOTC_TILES_PART 8192
 #define AOTC_TILES_SUMS (160 * 1024)
 #undef AOTC_MATMUL_SCRATCH
@@ -24,7 +24,7 @@
 typedef uint16_t aotc_u16x32 __attribute__((vector_size(64), aligned(2)));
 
 // The tiles: four of C, two of A, of its upper and lower rows, two of B, of its left and right
-// columns. The last two rows or columns may not be there.
+// columns. C need not have lower rows or right columns.
 #define AOTC_C00 0
 #define AOTC_C01 1
 #define AOTC_C10 2
@@ -65,7 +65,7 @@ AOTC_INLINE void aotc_tiles_shape(int rows, int columns) {
     __builtin_ia32_tile_loadconfig(&shapes);
 }
 
-// Where the four tiles of a block of C are.
+// A block of C from memory, to memory, of zeros.
 AOTC_INLINE void aotc_tiles_load(const float *c, int64_t c_row, int lower, int right) {
     __builtin_ia32_tileloadd64(AOTC_C00, c, 4 * c_row);
     if (right) __builtin_ia32_tileloadd64(AOTC_C01, c + 16, 4 * c_row);
@@ -225,7 +225,7 @@ AOTC_OUTLINE void aotc_tiles_few(int64_t m, int64_t n, int64_t k, const aotc_bf1
                 for (int64_t j = 0; j < part; j += 32)
                     aotc_tiles_half(j, part, depth, from, b_row, after, strip + 32 * j);
                 from = after;
-                after = s + part < width ? upper + s + part : p + 32 < k ? upper + 32 * b_row : upper;
+                after = s + part < width ? upper + s + part : upper + (p + 32 < k ? 32 * b_row : 0);
                 for (int64_t j = 0; j < part; j += 32) {
                     aotc_tiles_half(j, part, depth - 16, from, b_row, after, strip + 32 * j + 256);
                     float *y = sums + (s + j) * m;
@@ -300,8 +300,8 @@ AOTC_OUTLINE void aotc_tiles_many(int64_t m, int64_t n, int64_t k, const aotc_bf
                 if (i == 0 || count < 32) aotc_tiles_shape((int)count, 32);
                 const aotc_bf16 *from = a + i * a_row + p * a_column;
                 for (int64_t s = 0; s < depth; s += 32)
-                    aotc_tiles_copy(count, depth - s < 32 ? depth - s : 32, from + s * a_column, a_row,
-                                    a_column, rows + 32 * s);
+                    aotc_tiles_copy(count, depth - s < 32 ? depth - s : 32, from + s * a_column,
+                                    a_row, a_column, rows + 32 * s);
                 aotc_tiles_rows(count, width, (depth + 31) / 32, rows, panels, c + i * c_row + j,
                                 c_row, first);
             }

@@ -26,7 +26,7 @@ typedef _Float16 aotc_h16 __attribute__((vector_size(32), aligned(2)));
 #define AOTC_DEPTH 512
 #define AOTC_BLOCK (128 * 1024)
 #define AOTC_A_ROW (AOTC_DEPTH + 16)
-// How many columns of B are fetched ahead while it streams.
+// How many elements of a row of B are fetched ahead while it streams.
 #define AOTC_AHEAD 512
 // Of dots: the part of k, the distance of A's rows, rows of B in a block, and rows of A at once.
 #define AOTC_DOT_DEPTH 1024
