@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -83,8 +84,8 @@ def _accumulator_of(operand: TensorVar) -> DType:
     return INT32 if operand.dtype == INT8 else FP32
 
 
-def _infer(a: Arguments) -> TensorType:
-    shape, valid = _product(a, batched=True)
+def _infer(a: Arguments, *, batched: bool = False) -> TensorType:
+    shape, valid = _product(a, batched=batched)
     left: TensorVar = a["lhs"]
     on_chip = left.type.space != "ddr"
     # A tile product is an accumulator; a tensor product of floats has the type of its operands.
@@ -164,7 +165,7 @@ ROWS = [
         "matmul",
         ("matmul", "tensor.matmul", "tile.matmul"),
         (*_OPERANDS, _OUT_DTYPE, *_TRANSPOSES),
-        _infer,
+        partial(_infer, batched=True),
         _multiply,
         Matmul(),
     ),

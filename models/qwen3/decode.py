@@ -21,7 +21,7 @@ from .sampling import greedy_ids
 
 # A sequence is attended to in splits of so many pages, whatever else is in the batch and however
 # many threads there are: the order in which they are merged does not depend on either.
-SPLIT_PAGES = 2
+SPLIT_PAGES = 4
 SPLIT_TOKENS = SPLIT_PAGES * PAGE_SIZE
 
 

@@ -18,7 +18,7 @@ from .attention import (
 )
 from .layers import layer_row, logits_of, project, rms_norm, swiglu
 
-BLOCK_TOKENS = 16
+BLOCK_TOKENS = 32
 BLOCK_ROWS = BLOCK_TOKENS * Q_PER_KV  # row: token * Q_PER_KV + head of the group
 STEEP = 1.0e30
 

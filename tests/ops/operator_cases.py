@@ -143,7 +143,12 @@ def _product(*more: str) -> Case:
             found = {"a_trans": rng.random() < 0.5, "b_trans": rng.random() < 0.5}
             left = left[::-1] if found["a_trans"] else left
             right = right[::-1] if found["b_trans"] else right
-        found["lhs"] = tensor(rng, "lhs", dtype, left, _valid(rng, left))
+        valid = _valid(rng, left)
+        if "batch" in more and dtype != INT8 and rng.random() < 0.3:
+            batch = _extent(rng)
+            left, right = [batch, *left], [batch, *right]
+            valid = [batch, *valid] if valid else valid
+        found["lhs"] = tensor(rng, "lhs", dtype, left, valid)
         found["rhs"] = tensor(rng, "rhs", dtype, right)
         wide = INT32 if dtype == INT8 else FP32
         if "acc" in more:
@@ -348,7 +353,7 @@ _CASES: dict[str, Case] = {
         for kind in ("row", "col")
         for name in ("sum", "prod", "max", "min", "argmax", "argmin")
     },
-    "matmul": _product("trans"),
+    "matmul": _product("trans", "batch"),
     "matmul_acc": _product("trans", "acc", "cond"),
     "matmul_bias": _product("bias"),
     "gemv": _product(),

@@ -209,7 +209,11 @@ def test_a_reshape_of_symbolic_extents_splits_and_merges() -> None:
         ("row_expand_mul", {"lhs": ("fp32", [2, 3]), "rhs": ("fp32", [1, 3])}, "expected [2, 1]"),
         ("row_sum", {"input": ("bool", [2, 3])}, "`input` is bool"),
         ("matmul", {"lhs": ("bf16", [2, 3]), "rhs": ("bf16", [2, 3])}, "inner dimensions differ"),
-        ("matmul", {"lhs": ("bf16", [2, 3, 4]), "rhs": ("bf16", [2, 3])}, "has 3 dimensions"),
+        ("matmul", {"lhs": ("bf16", [2, 3, 4]), "rhs": ("bf16", [4, 3])}, "must have 3"),
+        ("matmul", {"lhs": ("bf16", [2, 3]), "rhs": ("bf16", [2, 3, 4])}, "has 3 dimensions"),
+        ("matmul", {"lhs": ("bf16", [2, 3, 4]), "rhs": ("bf16", [3, 4, 3])}, "batches differ"),
+        ("matmul", {"lhs": ("int8", [2, 3, 4]), "rhs": ("int8", [2, 4, 3])}, "`lhs` is int8"),
+        ("gemv", {"lhs": ("bf16", [2, 1, 4]), "rhs": ("bf16", [2, 4, 3])}, "has 3 dimensions"),
         (
             "slice",
             {"input": ("fp32", [4, 4]), "shape": [4, 4], "offset": [1, 0]},

@@ -82,8 +82,11 @@ AOTC_INLINE aotc_v16 aotc_sum4x4(const aotc_v16 *q) {
     aotc_v16 y = AOTC_LOW(q[2], q[3]) + AOTC_HIGH(q[2], q[3]);
 #undef AOTC_LOW
 #undef AOTC_HIGH
-    aotc_v16 z = __builtin_shufflevector(x, y, 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30) +
-                 __builtin_shufflevector(x, y, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
+    aotc_v16 even = __builtin_shufflevector(x, y, 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14,
+                                            28, 30);
+    aotc_v16 odd = __builtin_shufflevector(x, y, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15,
+                                           29, 31);
+    aotc_v16 z = even + odd;
     return __builtin_shufflevector(z, z, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
 }
 
