@@ -109,11 +109,12 @@ class _Build:
         accept: Callable[[StoredProgram], None],
         remote: Callable[[], RemoteCache | None],
     ):
-        self.warned: set[str] = set()
+        warned: set[str] = set()
 
+        # Not of `self`: the lease on the store ends when nothing refers to this build any more.
         def warn_once(text: str) -> None:
-            if text not in self.warned:
-                self.warned.add(text)
+            if text not in warned:
+                warned.add(text)
                 warn(text)
 
         self.layout = Layout.create(store)
