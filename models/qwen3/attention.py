@@ -50,14 +50,37 @@ def store_token(
     q_heads = normed_rotated_heads(
         q_projected[row : row + 1, :], layer_row(q_norm_weight, layer), cos, sin
     )
-    k_heads = normed_rotated_heads(
-        k_projected[row : row + 1, :], layer_row(k_norm_weight, layer), cos, sin
-    )
-    v_heads = pl.reshape(v_projected[row : row + 1, :], [NUM_KV_HEADS, HEAD_DIM])
     q = pl.assemble(q, pl.reshape(q_heads, [1, Q_HIDDEN]), [row, 0])
+    k_cache, v_cache = store_key_value(
+        k_cache,
+        v_cache,
+        k_projected[row : row + 1, :],
+        v_projected[row : row + 1, :],
+        layer_row(k_norm_weight, layer),
+        cos,
+        sin,
+        slot,
+    )
+    return q, k_cache, v_cache
+
+
+@pl.jit.inline
+def store_key_value(
+    k_cache: pl.Tensor,
+    v_cache: pl.Tensor,
+    k_projected: pl.Tensor,
+    v_projected: pl.Tensor,
+    gamma: pl.Tensor,
+    cos: pl.Tensor,
+    sin: pl.Tensor,
+    slot: pl.Scalar[pl.INDEX],
+):
+    """Store k and v of one token, projections fp32 [1, KV_HIDDEN], in `slot`; return the caches."""
+    k_heads = normed_rotated_heads(k_projected, gamma, cos, sin)
+    v_heads = pl.reshape(v_projected, [NUM_KV_HEADS, HEAD_DIM])
     k_cache = pl.assemble(k_cache, k_heads, [slot * NUM_KV_HEADS, 0])
     v_cache = pl.assemble(v_cache, pl.cast(v_heads, target_type=pl.BF16), [slot * NUM_KV_HEADS, 0])
-    return q, k_cache, v_cache
+    return k_cache, v_cache
 
 
 @pl.jit.inline

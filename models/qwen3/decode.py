@@ -14,9 +14,16 @@ from .attention import (
     merge_tile,
     page_heads,
     scores_of,
-    store_token,
+    store_key_value,
 )
-from .layers import inverse_rms, layer_row, logits_of, project, swiglu
+from .layers import (
+    inverse_rms,
+    layer_row,
+    logits_of,
+    normed_rotated_heads,
+    project,
+    swiglu,
+)
 from .sampling import greedy_ids
 
 # A sequence is attended to in splits of so many pages, whatever else is in the batch and however
@@ -79,7 +86,7 @@ def attend_split(
     first_slot: pl.Scalar[pl.INDEX],
     length: pl.Scalar[pl.INDEX],
 ):
-    """Attention of a token's heads, bf16 [1, Q_HIDDEN], over `length` tokens of some pages.
+    """Attention of a token's heads, bf16 [NUM_HEADS, HEAD_DIM], over `length` tokens of some pages.
 
     `first_page` is that of the pages in the block table. The probabilities are fp32. All heads go
     through a page together, as its tokens have the rows of all heads side by side. Returns the
@@ -199,26 +206,6 @@ def decode_fwd(
             k_projected = pl.row_expand_mul(project(normed, wk, layer), scale)
             v_projected = pl.row_expand_mul(project(normed, wv, layer), scale)
 
-        q = pl.create_tensor([batch, Q_HIDDEN], dtype=pl.BF16)
-        for row in pl.parallel(batch):
-            with pl.at(level=pl.Level.CORE_GROUP, name_hint="store_token"):
-                q, k_cache, v_cache = store_token(
-                    q,
-                    k_cache,
-                    v_cache,
-                    q_projected,
-                    k_projected,
-                    v_projected,
-                    q_norm_weight,
-                    k_norm_weight,
-                    rope_cos,
-                    rope_sin,
-                    layer,
-                    row,
-                    pl.cast(pl.read(seq_lens, [row]), pl.INDEX) - 1,
-                    first_slot + pl.cast(pl.read(slot_mapping, [row]), pl.INDEX),
-                )
-
         peaks = pl.create_tensor([most_splits * NUM_HEADS, 1], dtype=pl.FP32)
         totals = pl.create_tensor([most_splits * NUM_HEADS, 1], dtype=pl.FP32)
         results = pl.create_tensor([most_splits * NUM_HEADS, HEAD_DIM], dtype=pl.FP32)
@@ -227,8 +214,24 @@ def decode_fwd(
                 row, first = row_of_split(seq_lens, split)
                 begin = (split - first) * SPLIT_TOKENS
                 length = pl.cast(pl.read(seq_lens, [row]), pl.INDEX)
+                cos, sin = layer_row(rope_cos, length - 1), layer_row(rope_sin, length - 1)
+                q = normed_rotated_heads(
+                    q_projected[row : row + 1, :], layer_row(q_norm_weight, layer), cos, sin
+                )
+                if begin + SPLIT_TOKENS >= length:
+                    # The only split that reads the new token, which thus needs no pass of its own.
+                    k_cache, v_cache = store_key_value(
+                        k_cache,
+                        v_cache,
+                        k_projected[row : row + 1, :],
+                        v_projected[row : row + 1, :],
+                        layer_row(k_norm_weight, layer),
+                        cos,
+                        sin,
+                        first_slot + pl.cast(pl.read(slot_mapping, [row]), pl.INDEX),
+                    )
                 peak, total, result = attend_split(
-                    pl.slice(q, [1, Q_HIDDEN], [row, 0]),
+                    q,
                     k_cache,
                     v_cache,
                     block_table,

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from compare import BARRIER, check, from_bf16, phases_agree, source_of, to_bf16
+
+from aotc import config, frontend
+from aotc.codegen.source import generate
+from aotc.ops.verify import verify
+from aotc.passes import run_passes
 
 # A norm whose scale comes after the product, as in the layers of a model, and a gated product.
 LAYERS = """
@@ -91,3 +98,42 @@ def test_threads_may_run_in_any_order_between_barriers(rows: int, threads: int) 
 @pytest.mark.parametrize("barrier", [0, 1])
 def test_without_a_barrier_the_order_shows(barrier: int) -> None:
     assert not phases_agree(TEXT, layers(3), 3, without=barrier)
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 17, 48])
+@pytest.mark.parametrize("reduction", ["row_sum", "row_max", "row_min"])
+def test_rows_are_reduced_by_units(reduction: str, columns: int) -> None:
+    """By the units of columns that the threads share, whatever their number."""
+    text = f"""
+program("reduced")
+a: In[bf16[dim.M, {columns}]]
+b: In[bf16[{columns}, 32]]
+x: In[fp32[dim.M, {columns}]]
+out: Out[fp32[dim.M, 32]]
+c: fp32[dim.M, 32] = matmul(a, b, a_trans=False, b_trans=False, out_dtype=fp32)
+s: fp32[dim.M, 1] = {reduction}(x, tmp_tile=None)
+h: fp32[dim.M, 1] = mul(s, fp32(0.5))
+d: fp32[dim.M, 32] = row_expand_sub(c, h)
+out_1: fp32[dim.M, 32] = assemble(out, d, [0, 0])
+yields(out_1)
+"""
+    rng = np.random.default_rng(columns)
+    arguments = {
+        "a": from_bf16(to_bf16(rng.standard_normal((3, columns)).astype(np.float32))),
+        "b": from_bf16(to_bf16(rng.standard_normal((columns, 32)).astype(np.float32))),
+        "x": rng.standard_normal((3, columns)).astype(np.float32),
+        "out": np.zeros((3, 32), np.float32),
+    }
+    check(text, arguments, rtol=1e-4, atol=1e-4, threads=(1, 2, 5))
+    assert phases_agree(text, arguments, 3)
+
+
+def test_a_decoded_layer_waits_six_times_at_most() -> None:
+    chosen = config.load("qwen3-14b", Path(__file__).parents[2] / "models")
+    lowered = frontend.lower(chosen, "cpu", str(chosen.wrapper("decode", "cpu")), None)
+    symbols = [symbol.name for symbol in lowered.contract.symbols]
+    source = generate(run_passes(lowered.program, verify), symbols)
+    before, inside = source.split("    for (int64_t layer ")
+    layer, after = inside.split("\n    }\n", 1)
+    assert layer.count(BARRIER) <= 6
+    assert before.count(BARRIER) + after.count(BARRIER) <= 5
