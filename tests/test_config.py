@@ -148,8 +148,8 @@ def test_references_know_their_parts_and_their_place(tmp_path: Path) -> None:
             "zzz: {}\n",
             4,
             "unknown key `zzz`",
-            "known keys: schema, model, source, extents, kernels, dynamic, tiling, hyperparameters, "
-            "programs, targets, distributed",
+            "known keys: schema, model, source, extents, kernels, dynamic, tiling, "
+            "hyperparameters, programs, targets, distributed",
         ),
         ("extents:\n  A: 1\n  A: 2\n", 6, "duplicate key `A`", None),
         ("extents:\n  A: 1\n  B: 1.5\n", 6, "`extents.B`: Expected `int | str`, got `float`", None),

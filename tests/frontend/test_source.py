@@ -75,7 +75,7 @@ def test_the_kernels_may_lie_in_a_folder_of_their_own(model: Any) -> None:
     (kernels / "shared.py").write_text("N = 7\n")
     loaded, sources = source.load(package, "wrappers", environment, kernels)
     assert (loaded.shared.N, "shared.py" in sources.digests()) == (7, False)
-    with pytest.raises(AotcError, match="the folder of the kernels, .* does not exist"):
+    with pytest.raises(AotcError, match=r"the folder of the kernels, .* does not exist"):
         source.load(package, "wrappers", environment, kernels / "none")
 
 
