@@ -41,6 +41,8 @@ class Reads:
 
     folder: Path
     more: tuple[Path, ...] = ()  # folders with modules of the model besides
+    compiler: tuple[Path, ...] = ()  # folders of code that the toolchain's identity has
+    variables: tuple[str, ...] = ()  # what the key has of the environment, by prefix
     files: dict[str, str | None] = field(default_factory=dict)
     others: dict[str, None] = field(default_factory=dict)  # in order, each once
     imported: dict[str, str] = field(default_factory=dict)  # top-level modules, and where first
@@ -52,9 +54,15 @@ class Reads:
             return
         name = None if path is None else self._relative(path)
         if name is None:
-            self.others[f"{self._place(frame)} {what}"] = None
+            if not self._is_by_compiler(frame):
+                self.others[f"{self._place(frame)} {what}"] = None
         elif name not in self.files:
             self.files[name] = _digest(self.folder / name)
+
+    def note_variable(self, name: str) -> None:
+        """Note that someone reads an environment variable, if that is a module of the folder."""
+        if not name.startswith(self.variables or ("\0",)):
+            self.note(f"reads the environment variable {name}")
 
     def note_import(self, name: str) -> None:
         """Note that someone imports `name`, if that is a module of the folder."""
@@ -98,6 +106,18 @@ class Reads:
             frame = frame.f_back
         return None
 
+    def _is_by_compiler(self, reader: FrameType) -> bool:
+        """Return whether the compiler, called by the module, does it for itself."""
+        if not self.compiler:
+            return False
+        prefixes = tuple(f"{each}{os.sep}" for each in self.compiler)
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and frame is not reader:
+            if frame.f_code.co_filename.startswith(prefixes):
+                return True
+            frame = frame.f_back
+        return False
+
     def _relative(self, path: object) -> str | None:
         if not isinstance(path, str | bytes | os.PathLike):
             return None
@@ -116,10 +136,17 @@ _is_hooked = False
 
 
 @contextmanager
-def watch(folder: Path, kernels: Path | None = None) -> Iterator[Reads]:
+def watch(
+    folder: Path,
+    kernels: Path | None = None,
+    *,
+    compiler: tuple[Path, ...] = (),
+    variables: tuple[str, ...] = (),
+) -> Iterator[Reads]:
     """Note what the modules in `folder`, and in that of the kernels, read meanwhile.
 
-    Files are named relative to `folder`.
+    Files are named relative to `folder`. What the code in the folders `compiler` reads for itself
+    is left out, and environment variables that begin with one of `variables`.
     """
     global _current, _is_hooked
     if not _is_hooked:
@@ -130,7 +157,7 @@ def watch(folder: Path, kernels: Path | None = None) -> Iterator[Reads]:
 
     def get_noted(self: Any, name: Any) -> Any:
         if _current is not None:
-            _current.note(f"reads the environment variable {os.fsdecode(name)}")
+            _current.note_variable(os.fsdecode(name))
         return get(self, name)
 
     def each_noted(self: Any) -> Iterator[Any]:
@@ -155,7 +182,7 @@ def watch(folder: Path, kernels: Path | None = None) -> Iterator[Reads]:
 
     before = _current
     more = () if kernels is None else (kernels.resolve(),)
-    _current = reads = Reads(folder.resolve(), more)
+    _current = reads = Reads(folder.resolve(), more, compiler, variables)
     environment.__getitem__, environment.__iter__ = get_noted, each_noted
     builtins.__import__, importlib.import_module = statement_noted, function_noted
     try:

@@ -20,6 +20,7 @@ from aotc.errors import AotcError, ExitCode
 from aotc.program.key import BuildKey
 from aotc.program.model import IR_TYPE, OBJECT_TYPE, SOURCE_TYPE
 from aotc.store.artifact import LOWER_VARIABLE, StoredProgram, find
+from aotc.toolchain import toolchain_for
 
 
 class RebuildError(AotcError):
@@ -65,16 +66,22 @@ def rebuild(
 
 
 def _copy(job: Job, root: Path) -> Path:
-    """Copy the config and the sources of a model; return the folder of the config."""
+    """Copy config, sources and kernels of a model; return the folder of the config."""
     path = job.config.programs[job.program].wrapper.place.path
-    relative = os.path.relpath(job.config.source, path.parent)
-    above = sum(part == os.pardir for part in Path(relative).parts)
+    kernels = job.config.kernels_for(toolchain_for(job.target).platform(job.target))
+    folders = {
+        os.path.relpath(each, path.parent): each
+        for each in (job.config.source, kernels)
+        if each is not None
+    }
+    above = max(sum(part == os.pardir for part in Path(each).parts) for each in folders)
     models = root.joinpath(*["folder"] * above, "configs")
     models.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(path, models / path.name)
     ignored = shutil.ignore_patterns("__pycache__")
-    source = Path(os.path.normpath(models / relative))
-    shutil.copytree(job.config.source, source, ignore=ignored, dirs_exist_ok=True)
+    for relative, folder in folders.items():
+        copy = Path(os.path.normpath(models / relative))
+        shutil.copytree(folder, copy, ignore=ignored, dirs_exist_ok=True)
     return models
 
 

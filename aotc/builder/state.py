@@ -367,10 +367,10 @@ def _canonical_changes(
 ) -> Iterator[Change]:
     """Yield in what the program that came out differs; the rest is `known` from level one."""
     for each in compiled.key.explain(BuildKey(before.record.identity)):
-        if each.component == "ir":
+        if each.component == "ir" and not before.files():
             lines = first_difference(before.ir(), compiled.ir)
             yield Change("ir", each.other, each.mine, None, *lines)
-        elif each.component == "contract" or not known:
+        elif each.component in ("contract", "ir") or not known:
             yield Change(each.component, each.other, each.mine)
 
 

@@ -27,6 +27,7 @@ from aotc.cli.output import Printer, Running, error_document
 from aotc.config import Config
 from aotc.driver import STAGES, Job
 from aotc.errors import AotcError, ExitCode
+from aotc.store import artifact
 from aotc.store.artifact import StoredProgram
 from aotc.store.oci import PLATFORMS
 
@@ -41,10 +42,11 @@ _MODES = ("lock", "locked", "check", "check_repro")
 @click.option("--all", "all_models", is_flag=True, help="Build every model.")
 @click.option(
     "--target",
+    "--platform",
     "targets",
     type=click.Choice(list(PLATFORMS)),
     multiple=True,
-    help="CPU level to compile for; may be repeated.  [default: the best that runs here]",
+    help="CPU level or NPU platform; may be repeated.  [default: the best that runs here]",
 )
 @click.option(
     "-j",
@@ -76,6 +78,7 @@ _MODES = ("lock", "locked", "check", "check_repro")
 @click.option("--check", is_flag=True, help="Compile nothing: tell what is up to date.")
 @click.option("--lock", is_flag=True, help="Write what was built into `aotc.lock`.")
 @click.option("--locked", is_flag=True, help="Fail for what `aotc.lock` does not have.")
+@click.option("--require-binaries", is_flag=True, help="Fail for what a host has to compile yet.")
 @click.option("--check-repro", is_flag=True, help="Build again elsewhere, and compare.")
 @click.option("--json-lines", is_flag=True, help="Print each event as a line of JSON.")
 @project_options
@@ -91,6 +94,7 @@ def command(
     policy: Path | None,
     plain_http: bool | None,
     json_lines: bool,
+    require_binaries: bool,
     project: Project,
     printer: Printer,
     **modes: bool,
@@ -119,7 +123,7 @@ def command(
         if not jobs and chosen.jobs:
             printer.note("this shard has nothing to build")
         remote = _remote(from_registry, policy, plain_http, printer)
-        run = _Run(chosen.configs, jobs, project, events, limit, timeout, remote)
+        run = _Run(chosen.configs, jobs, project, events, limit, timeout, remote, require_binaries)
         return int(run.check() if modes["check"] else run.build(modes))
     except AotcError as error:
         if not json_lines:
@@ -181,6 +185,7 @@ class _Run:
         limit: int | None,
         timeout: float | None,
         remote: Remote,
+        require_binaries: bool,
     ):
         self.configs = configs
         self.jobs = jobs
@@ -190,6 +195,7 @@ class _Run:
         self.limit = limit
         self.timeout = timeout
         self.remote = remote
+        self.require_binaries = require_binaries
         self.label = labels(jobs)
         for each in configs:
             if not each.programs:
@@ -203,6 +209,8 @@ class _Run:
         def accept(stored: StoredProgram) -> None:
             if modes["locked"]:
                 lock.require(locked, stored)
+            if self.require_binaries:
+                artifact.require_binaries(stored)
 
         with self.printer.progress(bars=True) as running:
             outcomes = builder.build(

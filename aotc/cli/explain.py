@@ -19,6 +19,7 @@ from aotc.store.oci import PLATFORMS
 @click.argument("names", metavar="MODEL [PROGRAM]...", nargs=-1, required=True)
 @click.option(
     "--target",
+    "--platform",
     "targets",
     type=click.Choice(list(PLATFORMS)),
     multiple=True,

@@ -17,6 +17,7 @@ from aotc.store.oci import PLATFORMS
 @click.argument("reference", metavar="REF")
 @click.option(
     "--target",
+    "--platform",
     type=click.Choice(list(PLATFORMS)),
     help="CPU level to pull.  [default: the best that runs here]",
 )

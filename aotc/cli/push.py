@@ -15,6 +15,7 @@ from aotc.store.oci import PLATFORMS
 @click.argument("reference", metavar="REF")
 @click.option(
     "--target",
+    "--platform",
     "targets",
     type=click.Choice(list(PLATFORMS)),
     multiple=True,

@@ -67,6 +67,7 @@ def _parse_symbols(_: click.Context, __: click.Parameter, texts: tuple[str, ...]
 )
 @click.option(
     "--target",
+    "--platform",
     type=click.Choice(list(TARGETS)),
     help="CPU level of the artifact.  [default: the best that runs here]",
 )

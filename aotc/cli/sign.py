@@ -24,6 +24,7 @@ from aotc.store.oci import PLATFORMS
 )
 @click.option(
     "--target",
+    "--platform",
     "targets",
     type=click.Choice(list(PLATFORMS)),
     multiple=True,

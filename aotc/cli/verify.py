@@ -34,6 +34,7 @@ POLICY = "policy"
 )
 @click.option(
     "--target",
+    "--platform",
     type=click.Choice(list(PLATFORMS)),
     help="CPU level of the artifacts.  [default: the best that runs here]",
 )

@@ -115,23 +115,39 @@ class _Staging:
             )
         memory: Any = torch.empty(max(nbytes, 1), dtype=torch.uint8)
         self.memory = memory.share_memory_()
-        self.used = 0
+        self.taken: dict[int, int] = {}  # size by offset
 
-    def tensor(self, shape: Sequence[int], dtype: str) -> Any:
-        """Return a torch tensor in it; raise WorkerError where it is full."""
-        import torch
-
-        size = math.prod(shape) * DTYPES[dtype].size
-        start = -(-self.used // ALIGNMENT) * ALIGNMENT
-        if start + size > self.memory.numel():
+    def take(self, shape: Sequence[int], dtype: str) -> int:
+        """Return where there is room for a tensor; raise WorkerError where there is none."""
+        size = max(math.prod(shape) * DTYPES[dtype].size, 1)
+        start = room = 0
+        for other in sorted([*self.taken, self.memory.numel()]):
+            room = max(room, other - start)
+            if other - start >= size:
+                break
+            end = other + self.taken.get(other, 0)
+            start = -(-end // ALIGNMENT) * ALIGNMENT
+        else:
             raise WorkerError(
                 f"a tensor {tuple(shape)} of {dtype} takes {size} bytes of staging memory, "
-                f"{self.memory.numel() - start} are left",
+                f"{room} are left",
                 hint="prepare with more: `staging=BYTES`; or use device tensors",
             )
-        self.used = start + size
-        part = self.memory[start : start + size]
-        return part.view(getattr(torch, _TORCH_NAMES.get(dtype, dtype))).reshape(tuple(shape))
+        self.taken[start] = size
+        return start
+
+    def tensor(self, start: int, shape: Sequence[int], dtype: str) -> Any:
+        """Return the torch tensor at `start`."""
+        import torch
+
+        element = getattr(torch, _TORCH_NAMES.get(dtype, dtype))
+        nbytes = math.prod(shape) * DTYPES[dtype].size
+        return self.memory[start : start + nbytes].view(element).reshape(tuple(shape))
+
+    def release(self, starts: Sequence[int]) -> None:
+        """Give back what `take` has taken."""
+        for each in starts:
+            del self.taken[each]
 
     def holds(self, argument: Argument) -> bool:
         """Whether a tensor lies in it."""
@@ -268,8 +284,11 @@ class NpuWorker:
         return made
 
     def host_tensor(self, shape: Sequence[int], dtype: str) -> Any:
-        """Return a torch tensor that a call reads and writes in place, without a copy."""
-        return self.staging.tensor(shape, dtype)
+        """Return a torch tensor that a call reads and writes in place, without a copy.
+
+        It lies in the staging memory, and stays there until the worker is closed.
+        """
+        return self.staging.tensor(self.staging.take(shape, dtype), shape, dtype)
 
     def close(self) -> None:
         """Stop the workers and free the device tensors; twice is once."""
@@ -331,7 +350,10 @@ class NpuCall:
         self._passed: list[Any] = []
         self._before: list[tuple[int, int, int]] = []  # to, from, bytes
         self._after: list[tuple[int, int, int]] = []
-        staged = []
+        staged: list[str] = []
+        room: list[int] = []
+        # The memory of a call that cannot be made is given back like that of one no longer used.
+        weakref.finalize(self, worker.staging.release, room)
         for parameter, value, (argument, _) in zip(
             contract.parameters, arguments, bound, strict=True
         ):
@@ -346,7 +368,8 @@ class NpuCall:
             if worker.staging.holds(argument):
                 self._passed.append(value)
                 continue
-            inside = worker.staging.tensor(argument.shape, parameter.dtype)
+            room.append(worker.staging.take(argument.shape, parameter.dtype))
+            inside = worker.staging.tensor(room[-1], argument.shape, parameter.dtype)
             move = (inside.data_ptr(), argument.address or 0, argument.nbytes)
             if parameter.direction is not Direction.OUT:
                 self._before.append(move)

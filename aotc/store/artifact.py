@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from aotc.errors import AotcError, suggestion
+from aotc.errors import AotcError, ExitCode, suggestion
 from aotc.program.model import (
     IR_TYPE,
     OBJECT_TYPE,
@@ -28,6 +28,7 @@ from aotc.program.model import (
     DistributedCompiledProgram,
     Layer,
     Record,
+    folder_stage,
 )
 from aotc.store import oci
 from aotc.store.digest import Digest
@@ -48,6 +49,12 @@ warn_log: Warn = logging.getLogger("aotc.store").warning
 
 class NotFoundError(AotcError):
     """The store has no such model, no such program, or none for the wanted target."""
+
+
+class NoBinariesError(AotcError):
+    """A program cannot run without a compiler."""
+
+    exit_code = ExitCode.ENVIRONMENT
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,19 @@ class StoredProgram:
             raise IntegrityError(
                 f"{media_type} of `{self.program}` of `{self.model}` is not UTF-8 text"
             ) from None
+
+
+def require_binaries(stored: StoredProgram) -> None:
+    """Raise NoBinariesError where a host that runs the program would have to compile it."""
+    files = stored.files()
+    stage = folder_stage(files) if files else "binaries"
+    if stage != "binaries":
+        made = {"pto": "MLIR", "cpp": "C++"}[stage]
+        raise NoBinariesError(
+            f"`{stored.program}` of `{stored.model}` for {stored.target} was compiled as far as "
+            f"{made}: it has no binaries",
+            hint="`aotc doctor pypto` tells which of ptoas, runtime and compiler is missing here",
+        )
 
 
 @dataclass(frozen=True, order=True)

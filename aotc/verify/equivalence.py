@@ -15,8 +15,9 @@ from aotc.config import Config
 from aotc.errors import AotcError
 from aotc.program.key import BuildKey, Difference
 from aotc.store.artifact import StoredProgram
+from aotc.toolchain import toolchain_for
 from aotc.verify.check import EQUIVALENCE, Check
-from aotc.verify.recompile import MODES, SIGNATURE, Recompiled, Task
+from aotc.verify.recompile import SIGNATURE, Recompiled, Task, modes_for
 
 _PROCESSES = 2  # at a time: one has torch to import, the other compiles
 
@@ -35,7 +36,7 @@ def check(config: Config, stored: Sequence[StoredProgram]) -> Iterator[Check]:
     ):
         pending = {
             mode: pool.submit(_compile, config, stored, mode, number, Path(folder))
-            for number, mode in enumerate(MODES)
+            for number, mode in enumerate(modes_for(stored[0].target))
         }
         signature: dict[str, Recompiled] = {}
         for mode, future in pending.items():
@@ -56,7 +57,8 @@ def _compile(
     try:
         # Each process has sources of its own, at a depth of its own.
         own = folder.joinpath(*["deeper"] * number, f"mode{number}")
-        models = copy_model(config, own)
+        platform = toolchain_for(stored[0].target).platform(stored[0].target)
+        models = copy_model(config, own, platform)
         task = Task(config.model, str(models), programs, stored[0].target, mode)
         hash_seed = {"PYTHONHASHSEED": str(number + 1)}
         return list(child.run("aotc.verify", task, Recompiled, folder=own, environment=hash_seed))
@@ -65,24 +67,33 @@ def _compile(
         return [Recompiled(each, seconds=seconds, error=error.render()) for each in programs]
 
 
-def copy_model(config: Config, folder: Path) -> Path:
+def copy_model(config: Config, folder: Path, platform: str = "cpu") -> Path:
     """Copy the config file and the sources of a model into `folder`; return the models folder.
 
-    They keep their places relative to each other. Raises AotcError where they cannot be read.
+    The sources include the kernels for `platform`. All keep their places relative to each other.
+    Raises AotcError where they cannot be read.
     """
-    file = next(iter(config.programs.values())).wrapper.place.path.resolve()
-    source = config.source.resolve()
-    common = Path(os.path.commonpath([file.parent, source]))
-    models = folder / file.parent.relative_to(common)
+    file = next(iter(config.programs.values())).wrapper.place.path
+    base = file.parent.resolve()
+    kernels = config.kernels_for(platform)
+    # As the config writes them, whatever links lead to.
+    sources = {
+        Path(os.path.normpath(base / os.path.relpath(each, file.parent))): each
+        for each in (config.source, kernels)
+        if each is not None
+    }
+    common = Path(os.path.commonpath([base, *sources]))
+    models = folder / base.relative_to(common)
     try:
         models.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, models / file.name)
-        shutil.copytree(
-            source,
-            folder / source.relative_to(common),
-            ignore=shutil.ignore_patterns("__pycache__"),
-            dirs_exist_ok=True,
-        )
+        for place, source in sources.items():
+            shutil.copytree(
+                source,
+                folder / place.relative_to(common),
+                ignore=shutil.ignore_patterns("__pycache__", "build_output"),
+                dirs_exist_ok=True,
+            )
     except (OSError, shutil.Error) as error:
         raise AotcError(f"cannot copy the sources of `{config.model}`: {error}") from None
     return models
@@ -96,13 +107,15 @@ def _against_stored(stored: StoredProgram, answer: Recompiled) -> Iterator[Check
         return
     found = str(stored.manifest_digest)
     if answer.manifest == found:
-        yield _check(answer, SIGNATURE, f"compiled again: {found}", passed=True)
+        yield _check(answer, SIGNATURE, f"bytes: compiled again: {found}", passed=True)
         return
     differences = BuildKey(answer.components).explain(BuildKey(stored.record.identity))
     if differences:
         names = ", ".join(each.component for each in differences)
         changed = {each.component for each in differences} & {"contract", "ir"}
-        subject = "the sources now give another program" if changed else "built by another compiler"
+        subject = "built by another compiler, with the same canonical form"
+        if changed:
+            subject = "the sources now give another program"
         message = f"{subject} (changed: {names}): run `aotc build {stored.model}`"
         yield _check(answer, SIGNATURE, message, differences[0])
         return
@@ -133,7 +146,7 @@ def _against_signature(mode: str, signature: Recompiled, answer: Recompiled) -> 
     mine = BuildKey({**signature.components, "source": signature.source or ""})
     differences = mine.explain(BuildKey({**answer.components, "source": answer.source or ""}))
     if not differences:
-        message = f"compiled from {mode}: as from the signature"
+        message = f"canonical form: compiled from {mode}: as from the signature"
         yield _check(answer, mode, message, passed=True)
         return
     names = ", ".join(each.component for each in differences)

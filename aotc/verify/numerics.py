@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +17,7 @@ from aotc import config as configs
 from aotc.config import Config
 from aotc.contract import Contract, Direction, Parameter, from_json
 from aotc.errors import AotcError
+from aotc.program.model import folder_stage
 from aotc.store.artifact import StoredProgram, find
 from aotc.toolchain import toolchain_for
 from aotc.verify import bindings
@@ -56,7 +57,8 @@ def check(config: Config, store: Path, stored: Sequence[StoredProgram]) -> Itera
     """Run each program on the cases of its model, in another process, which it may crash.
 
     The results must be those of the golden within the tolerances of `case`, and bit for bit the
-    same for one thread and two, and for a part of a batch on its own.
+    same for one thread and two, and for a part of a batch on its own. Of a program for an NPU it is
+    told why it was not run where it has no binaries, or its runtime is not here.
     """
     remaining = [each.program for each in stored]
     models = next(iter(config.programs.values())).wrapper.place.path.resolve().parent
@@ -118,7 +120,9 @@ def _run_program(
     """Yield the name of each case before it runs, and then again with each check."""
     import torch
 
+    from aotc.runtime.library import LoadError
     from aotc.runtime.loader import load_stored
+    from aotc.runtime.npu import NpuProgram
 
     name = stored.program
     reference = modules.config.programs[name].golden
@@ -135,17 +139,35 @@ def _run_program(
             hint=f"define `{reference.function}` in {module.__file__ or reference.module}",
         )
     contract = from_json(stored.contract_json)
-    program = load_stored(stored)
+    cases: Iterable[Case] = _cases(modules, name, contract, seed)
+    files = stored.files()
+    held = "behaviour: " if files else ""
+    try:
+        if files and folder_stage(files) != "binaries":
+            raise LoadError("the artifact has no binaries")
+        program = load_stored(stored)
+    except LoadError as error:
+        if not files:
+            raise
+        message = f"behaviour: not run: {error.message}"
+        yield "golden", Check(NUMERICS, name, True, message, subject="golden")
+        return
     with ExitStack() as stack, torch.inference_mode():
-        workers: list[Any] = [stack.enter_context(program.prepare(threads)) for threads in _THREADS]
+        workers: list[Any]
+        if isinstance(program, NpuProgram):
+            cases = list(cases)
+            staging = max([_staging(case) for case in cases], default=0)
+            workers = [stack.enter_context(program.prepare(staging=staging)), None]
+        else:
+            workers = [stack.enter_context(program.prepare(threads)) for threads in _THREADS]
         runner = _Runner(contract, golden, workers[0], workers[1])
         begin = time.monotonic()
-        for case in _cases(modules, name, contract, seed):
+        for case in cases:
             yield case.name, None
             failures = list(runner.run(case))
             seconds = time.monotonic() - begin
             for parameter, mismatch in failures:
-                message = f"{case.name}: `{parameter}`: {mismatch.message}"
+                message = f"{held}{case.name}: `{parameter}`: {mismatch.message}"
                 yield (
                     case.name,
                     Check(
@@ -161,9 +183,15 @@ def _run_program(
                     ),
                 )
             if not failures:
-                passed = Check(NUMERICS, name, True, case.name, subject=case.name, seconds=seconds)
+                message = f"{held}{case.name}"
+                passed = Check(NUMERICS, name, True, message, subject=case.name, seconds=seconds)
                 yield case.name, passed
             begin = time.monotonic()
+
+
+def _staging(case: Case) -> int:
+    """Return the bytes that the tensors of a call take where each is aligned."""
+    return sum(each.nbytes + 4096 for each in case.arguments.values())
 
 
 def _cases(modules: _Modules, program: str, contract: Contract, seed: int) -> Iterator[Case]:
@@ -224,14 +252,17 @@ def _random(shape: tuple[int, ...], parameter: Parameter, generator: Any) -> Ten
 
 
 class _Runner:
-    """Runs cases through a program, with one thread and with two, and through its golden."""
+    """Runs cases through a program, with one thread and with two, and through its golden.
+
+    What has no threads has no `two`.
+    """
 
     def __init__(
         self,
         contract: Contract,
         golden: Callable[..., object],
         one: Callable[..., object],
-        two: Callable[..., object],
+        two: Callable[..., object] | None,
     ):
         self.parameters = contract.parameters
         self.written = [each for each in contract.parameters if each.direction is not Direction.IN]
@@ -244,13 +275,15 @@ class _Runner:
         for parameter in self.written:
             for mismatch in self._compare(case, parameter, found, expected):
                 yield parameter.name, mismatch
-        both = self._call(self.two, case.arguments)
-        for parameter in self.written:
-            name = parameter.name
-            for mismatch in _same_bits(both[name], found[name]):
-                message = f"{_THREADS[1]} threads give other bits than one: {mismatch.message}"
-                yield name, Mismatch(message, mismatch.expected, mismatch.found)
-        del both, expected
+        del expected
+        if self.two is not None:
+            both = self._call(self.two, case.arguments)
+            for parameter in self.written:
+                name = parameter.name
+                for mismatch in _same_bits(both[name], found[name]):
+                    message = f"{_THREADS[1]} threads give other bits than one: {mismatch.message}"
+                    yield name, Mismatch(message, mismatch.expected, mismatch.found)
+            del both
         for alone in case.alone:
             yield from self._run_alone(case, alone, found)
 

@@ -29,6 +29,17 @@ MODES: dict[str, bindings.Choose | None] = {
     "torch tensors": bindings.least,
 }
 
+# A toolchain that takes seconds for what takes milliseconds elsewhere is asked less.
+_FEW_MODES = (SIGNATURE, "torch meta tensors", "torch tensors")
+
+
+def modes_for(target: str) -> list[str]:
+    """Return the modes, of `MODES`, in which programs for `target` are compiled again."""
+    from aotc.toolchain import toolchain_for
+
+    return list(MODES) if toolchain_for(target).name == "native" else list(_FEW_MODES)
+
+
 # The types of samples, with numpy's stand-in for bf16.
 _NUMPY = {"bf16": "uint16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 _TORCH = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}

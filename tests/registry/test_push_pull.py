@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from registry_server import FILES, Answer, get, inputs_of, proxy
-from tiny_programs import build_key, build_program
+from tiny_programs import build_key, build_program, folder_program
 
 from aotc import provenance
 from aotc.errors import AotcError
@@ -476,3 +476,17 @@ def test_a_statement_on_the_inputs_of_another_program(
     push(to(reference), make_store(target="x86_64_v4"), "tiny")
     pull(to(reference), tmp_path / "back", None)
     assert list(Cache(Layout(tmp_path / "back")).inputs("tiny", "decode")) == []
+
+
+def test_a_program_that_is_a_folder(reference: str, tmp_path: Path) -> None:
+    layout = Layout.create(tmp_path / "store")
+    stored = write_program(layout, folder_program())
+    publish(layout, "ranks", [stored])
+    push(to(reference), layout.root, "ranks")
+    pull(to(reference), tmp_path / "back", ["a2a3sim"])
+    assert validate(tmp_path / "back") == []
+    back = find(tmp_path / "back", "ranks", "add_rank", "a2a3sim")
+    assert back.manifest_digest == stored.manifest_digest
+    assert back.files() == stored.files()
+    with pytest.raises(AotcError):
+        pull(to(reference), tmp_path / "other", ["a5sim"])

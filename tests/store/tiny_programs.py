@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from aotc.program.key import BuildKey, canonical_key
-from aotc.program.model import DistributedCompiledProgram, machine_code
+from aotc.program.model import FILE_TYPE, DistributedCompiledProgram, Layer, machine_code
+from aotc.toolchain.pypto.canonical import program_files, readable
 
 CONTRACT = b'{"parameters":[],"symbols":[],"returns":[]}'
 
@@ -42,4 +44,31 @@ def build_program(
         contract=CONTRACT,
         layers=machine_code(code, ir, "void aotc_run(void) {}\n"),
         identity=build_key(model, name, target=target, ir=ir).components,
+    )
+
+
+RECORDED = Path(__file__).parents[1] / "data" / "pypto"
+
+
+def folder_program(
+    model: str = "ranks", recorded: str = "ranks-signature", *, target: str = "a2a3sim"
+) -> DistributedCompiledProgram:
+    """Return a program of PyPTO as far as MLIR, of what was recorded of examples/npu."""
+    root = RECORDED / recorded
+    files = program_files(
+        {
+            each.relative_to(root).as_posix(): each.read_bytes()
+            for each in root.rglob("*.*")
+            if each.is_file()
+        }
+    )
+    return DistributedCompiledProgram(
+        model=model,
+        name="add_rank",
+        target=target,
+        abi_version=2,
+        contract=CONTRACT,
+        layers=tuple(Layer(FILE_TYPE, content, path) for path, content in files.items()),
+        identity=build_key(model, "add_rank", target=target, ir=readable(files)).components,
+        device_ids=(0, 1),
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from aotc import child
 from aotc.config import Config
 from aotc.contract import Argument, Contract, DynamicSymbol
+from aotc.errors import AotcError
 from aotc.program.key import text_digest
 from aotc.program.model import FILE_TYPE, Layer
 from aotc.toolchain.base import Finding, Lowered, Toolchain, ToolchainError
@@ -18,9 +19,7 @@ from aotc.toolchain.pypto.canonical import program_files, readable
 from aotc.toolchain.pypto.place import fixed_folder, neutral
 from aotc.toolchain.pypto.task import Answer, Compiled, Sample, Task
 
-# What PyPTO and its runtime read of the environment enters the key, but for places.
-_PREFIXES = ("PYPTO_", "PTO2_", "SIMPLER_")
-_NEUTRAL = {"PYPTO_PROG_BUILD_DIR"}
+_NEUTRAL = {"PYPTO_PROG_BUILD_DIR"}  # a place
 
 # Source places would put paths into the MLIR.
 _WITHOUT_PLACES = {"PYPTO_EMIT_PTO_LOC": "0"}
@@ -51,7 +50,7 @@ class PyPTO(Toolchain):
         variables = [
             f"{name}={value}"
             for name, value in sorted(os.environ.items())
-            if name.startswith(_PREFIXES) and name not in _NEUTRAL
+            if name.startswith(installed.VARIABLES) and name not in _NEUTRAL
         ]
         return (f"compiler={compiler or 'none'}", f"stage={installed.stage(target)}", *variables)
 
@@ -65,7 +64,7 @@ class PyPTO(Toolchain):
         """Compile as far as MLIR, which takes no assembler and no C++ compiler."""
         with tempfile.TemporaryDirectory(prefix="aotc-pypto-") as folder:
             answer, files = self._run(config, program, target, "pto", Path(folder), arguments)
-        text = readable(files)
+        text = readable(files) + "".join(f"// {each}\n" for each in answer.sources)
         return Lowered(
             _contract(config, target, answer),
             text,
@@ -101,8 +100,16 @@ class PyPTO(Toolchain):
         """Compile in `folder` as far as `stage`; return the files that are the program."""
         installed.require()
         kernels = config.kernels_for(target)
+        if kernels is not None and not kernels.is_dir():
+            raise AotcError(
+                f"the kernels of `{config.model}` for {target} are not here: there is no "
+                f"{kernels.resolve()}",
+                hint="check out there what has them, or name another folder under `kernels` in "
+                f"{config.wrapper(program, target).place.path.name}",
+            )
         output = folder / "program"
         task = Task(
+            model=config.model,
             source=str(config.source.resolve()),
             kernels=None if kernels is None else str(kernels.resolve()),
             wrapper=str(config.wrapper(program, target)),

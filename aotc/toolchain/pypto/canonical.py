@@ -17,9 +17,9 @@ VOLATILE = re.compile(
 )
 
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
-_LOCATION = re.compile(rf'\s*\bloc\((?:{_STRING}|[^()"]|\([^()]*\))*\)')
+# A source place, as PyPTO and ptoas write it, or a string.
+_LOCATION = re.compile(rf"\s*\bloc\((?:{_STRING}:\d+:\d+|#loc\d*|unknown)\)|({_STRING})")
 _LOCATION_ALIAS = re.compile(r"^#loc\d*\s*=.*\n?", re.MULTILINE)
-_LOCATION_USE = re.compile(r"\s*\bloc\(#loc\d*\)")
 # A value of MLIR; what stands in a string is none.
 _VALUE = re.compile(rf"{_STRING}|%[A-Za-z_$.][\w$.-]*|%\d+")
 
@@ -64,8 +64,7 @@ def readable(files: Mapping[str, bytes]) -> str:
 def canonical_mlir(text: str) -> str:
     """Return MLIR without source places, and with its values named in order of appearance."""
     text = _LOCATION_ALIAS.sub("", text)
-    text = _LOCATION_USE.sub("", text)
-    text = _LOCATION.sub("", text)
+    text = _LOCATION.sub(lambda found: found[1] or "", text)
     names: dict[str, str] = {}
 
     def renamed(found: re.Match[str]) -> str:

@@ -19,6 +19,8 @@ from pathlib import Path
 from aotc.toolchain.base import Finding, ToolchainError
 
 REPOSITORY = "https://github.com/hw-native-sys/pypto"
+# What PyPTO and its runtime read of the environment: it enters the key.
+VARIABLES = ("PYPTO_", "PTO2_", "SIMPLER_")
 STAGES = ("pto", "cpp", "binaries")  # how far a program can be compiled
 
 # An archive of ptoas has its executable at one of these, by version; the first that is there.
@@ -104,6 +106,12 @@ def compiler(platform: str) -> Part | None:
     if path is None or not path.is_file():
         return None
     return Part(path, path.name, _digest_file(path.resolve()))
+
+
+def code() -> tuple[Path, ...]:
+    """Return the folders of the Python code that `pypto` and `runtime` have the digests of."""
+    names = ("pypto", "simpler", "simpler_setup")
+    return tuple(root for root in map(_package, names) if root is not None)
 
 
 def stage(platform: str) -> str:

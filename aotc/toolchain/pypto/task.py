@@ -21,6 +21,7 @@ class Task(msgspec.Struct):
     `names` and `symbols` are what the config gives to the modules.
     """
 
+    model: str
     source: str
     kernels: str | None
     wrapper: str
@@ -37,11 +38,15 @@ class Task(msgspec.Struct):
 
 
 class Compiled(msgspec.Struct, tag="compiled"):
-    """What the wrapper takes, by its annotations, and what was read for it."""
+    """What the wrapper takes, by its annotations, and what was read for it.
+
+    `sources` has name and digest of each file of kernels in C++.
+    """
 
     parameters: list[Parameter]
     returns: list[str]
     files: dict[str, str | None]
+    sources: list[str]
     outside: list[str]
     warnings: list[str]
 

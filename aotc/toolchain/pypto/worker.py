@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import os
 import re
+import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,10 +24,15 @@ from aotc import child, outside
 from aotc.contract import Dim, Direction, Parameter
 from aotc.errors import AotcError, Place
 from aotc.frontend import source
+from aotc.frontend.signature import check_wrapper
+from aotc.program.key import text_digest
+from aotc.toolchain.pypto import external, installed
 from aotc.toolchain.pypto.task import Answer, Compiled, Task
 
 # The element types of PyPTO by the names of contracts; an INDEX is never an argument.
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float": "fp32"}
+# The key has the compiler that lies there, by its content.
+_COMPILER_PLACE = "ASCEND_HOME_PATH"
 _DIRECTIONS = {"In": Direction.IN, "Out": Direction.OUT, "InOut": Direction.INOUT}
 
 
@@ -54,10 +61,18 @@ class _Compilation:
         language.dynamic = dynamic  # type: ignore[attr-defined]
         environment = {**task.names, **{name: dynamic(name) for name in task.symbols}}
         module_name, _, function_name = task.wrapper.partition(":")
+        folder = Path(task.source)
         kernels = None if task.kernels is None else Path(task.kernels)
-        with outside.watch(Path(task.source), kernels) as reads:
+        self._check_annotations(folder, module_name, function_name, environment)
+        opened = _Opened([each for each in (kernels, folder) if each is not None])
+        with outside.watch(
+            folder,
+            kernels,
+            compiler=installed.code(),
+            variables=(*installed.VARIABLES, _COMPILER_PLACE),
+        ) as reads:
             module, sources = source.load(
-                Path(task.source),
+                folder,
                 module_name,
                 environment,
                 kernels,
@@ -68,16 +83,27 @@ class _Compilation:
             # The modules are gone from `sys.modules`, but PyPTO looks for its decorated functions
             # in the globals of the wrapper alone.
             self._compile(host, sources)
+        files = {**reads.files, **sources.digests(), **opened.digests(folder)}
         if task.stage == "binaries":
             self._binaries()
+        external.take_in(Path(task.output), task.platform)
         parameters, returns = self._contract(host, sources)
         return Compiled(
             parameters,
             returns,
-            {**reads.files, **sources.digests()},
+            files,
+            opened.names(),
             list(reads.others),
             [],
         )
+
+    def _check_annotations(
+        self, folder: Path, module: str, wrapper: str, environment: Mapping[str, Any]
+    ) -> None:
+        """Say which name a dimension lacks: PyPTO says only which parameter it cannot infer."""
+        file = folder.joinpath(*module.split(".")).with_suffix(".py")
+        if file.is_file():
+            check_wrapper(source.parse_file(file), wrapper, self.task.model, environment)
 
     def _wrapper(self, module: ModuleType, name: str) -> Any:
         host = getattr(module, name, None)
@@ -133,7 +159,9 @@ class _Compilation:
 
         names = {short: long for long, short in _DTYPES.items() if hasattr(torch, long)}
         return [
-            torch.empty(each.shape, dtype=getattr(torch, names.get(each.dtype, each.dtype)))
+            torch.empty(
+                each.shape, dtype=getattr(torch, names.get(each.dtype, each.dtype)), device="meta"
+            )
             for each in self.task.samples
         ]
 
@@ -183,6 +211,36 @@ class _Compilation:
         # What PyPTO records of returns does not follow the annotation.
         returned = inspect.signature(host._func).return_annotation is not inspect.Signature.empty
         return parameters, outputs if returned else []
+
+
+class _Opened:
+    """Which files of the model that are no modules this process opens: kernels in C++."""
+
+    def __init__(self, folders: Sequence[Path]):
+        self.folders = [each.resolve() for each in folders]
+        self.paths: dict[Path, None] = {}
+        sys.addaudithook(self._audit)
+
+    def digests(self, base: Path) -> dict[str, str]:
+        """Return the digests, by names relative to `base`."""
+        names = {path: Path(os.path.relpath(path, base.resolve())) for path in self.paths}
+        return {name.as_posix(): text_digest(path.read_bytes()) for path, name in names.items()}
+
+    def names(self) -> list[str]:
+        """Return a line for each file: where it is in its folder, and its digest."""
+        lines = []
+        for path in self.paths:
+            folder = next(each for each in self.folders if path.is_relative_to(each))
+            name = path.relative_to(folder).as_posix()
+            lines.append(f"{name} sha256:{text_digest(path.read_bytes())}")
+        return sorted(lines)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not isinstance(arguments[0], str | os.PathLike):
+            return
+        path = Path(os.path.realpath(arguments[0]))
+        if path.suffix in external.SUFFIXES and any(map(path.is_relative_to, self.folders)):
+            self.paths[path] = None
 
 
 def _annotations(host: Any) -> dict[str, Any]:
