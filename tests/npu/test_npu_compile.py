@@ -155,7 +155,7 @@ def change(project: Project, file: str, old: str, new: str) -> None:
             "small/wrappers.py",
             "y: pl.Out[pl.Tensor[[ROWS_DYN, COLS]",
             "y: pl.Out[pl.Tensor[[ROWS_DYN, TILE]",
-            ["PyPTO refuses it", "wrappers.py:"],
+            ["PyPTO refuses it", "kernels.py:"],
             id="another shape than the kernel's",
         ),
     ],
