@@ -151,6 +151,20 @@ def test_denormals_are_zeros_for_a_matrix_unit_alone() -> None:
     assert (run(x, y, target=TARGETS_HERE[1])[0] == 2.0**-125).all()
 
 
+@pytest.mark.parametrize("target", TARGETS_HERE)
+@pytest.mark.parametrize(
+    ("n", "k", "scale"), [(50, 70, 2.0**-62), (33, 31, -(2.0**-64)), (41100, 33, 1)]
+)
+def test_bits_of_few_rows_near_the_denormals_and_of_many_columns(
+    target: str, n: int, k: int, scale: float
+) -> None:
+    x, y = bf16(1, 5, k) * np.float32(scale), bf16(2, k, n) * np.float32(abs(scale))
+    whole = run(x, y, target=target)
+    for rows in range(1, 4):
+        for part, all_rows in zip(run(x[:rows], y, target=target), whole, strict=True):
+            assert part.tobytes() == all_rows[:rows].tobytes(), rows
+
+
 @pytest.mark.skipif(TARGETS_HERE[0] not in MATRIX_TARGETS, reason="no matrix unit here")
 def test_an_object_asks_for_the_tiles_itself(tmp_path: Path) -> None:
     program = parse_program(

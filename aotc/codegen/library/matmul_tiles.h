@@ -18,6 +18,9 @@
 #define AOTC_TILES_DEPTH 256
 #define AOTC_TILES_PART 8192
 #define AOTC_TILES_SUMS (160 * 1024)
+// Rows of A that make do without tiles, and rows of B that are read at once for them.
+#define AOTC_CHAIN_MOST 2
+#define AOTC_CHAIN_ROWS 8
 #undef AOTC_MATMUL_SCRATCH
 #define AOTC_MATMUL_SCRATCH (64 * AOTC_TILES_STRIP + 4 * AOTC_TILES_SUMS + 8192)
 
@@ -40,6 +43,8 @@ typedef struct aotc_tile_shapes {
     uint8_t rows[16];
 } aotc_tile_shapes;
 
+// MXCSR: round to nearest, raise nothing, count denormals as zeros, of operands and of results.
+#define AOTC_FLUSH 0x9fc0
 #define AOTC_SYSTEM_ARCH_PRCTL 158
 #define AOTC_REQUEST_PERMISSION 0x1023
 #define AOTC_TILE_DATA 18
@@ -240,6 +245,104 @@ AOTC_OUTLINE void aotc_tiles_few(int64_t m, int64_t n, int64_t k, const aotc_bf1
     }
 }
 
+// Sixteen columns of a row of B, of which `count` are there, and zeros.
+AOTC_INLINE aotc_v16 aotc_chain_load(int64_t count, const aotc_bf16 *from) {
+    if (count >= 16) return aotc_load16_bf16(from);
+    _Alignas(64) aotc_bf16 row[16] = {0};
+    for (int64_t l = 0; l < count; ++l) row[l] = from[l];
+    return aotc_load16_bf16(row);
+}
+
+// AOTC_CHAIN_ROWS rows of a step, of which `depth` are there: both chains of each element of C begin,
+// or go on from `chains`, and stay there, or end in C. Columns are `whole` if they are a multiple of
+// sixteen. What comes AOTC_AHEAD columns later is fetched: of these rows, or of those at `next`.
+AOTC_INLINE void aotc_chain_strip(int m, int64_t depth, int whole, int64_t n, const float *a,
+                                  const aotc_bf16 *b, int64_t b_row, const aotc_bf16 *next,
+                                  aotc_v16 *chains, float *c, int64_t c_row, int begin, int end,
+                                  int first) {
+    float x[AOTC_CHAIN_MOST][AOTC_CHAIN_ROWS];
+    for (int i = 0; i < m; ++i)
+        for (int r = 0; r < AOTC_CHAIN_ROWS; ++r) x[i][r] = a[32 * i + r];
+    const int64_t ahead = n < AOTC_AHEAD ? n : AOTC_AHEAD;
+    for (int64_t j = 0; j < n; j += 16, chains += 2 * m) {
+        const int64_t count = whole ? 16 : n - j;
+        aotc_v16 even[AOTC_CHAIN_MOST], odd[AOTC_CHAIN_MOST];
+        for (int i = 0; i < m; ++i) {
+            even[i] = begin ? (aotc_v16){0} : chains[2 * i];
+            odd[i] = begin ? (aotc_v16){0} : chains[2 * i + 1];
+        }
+        if (j % 32 == 0) {
+            const aotc_bf16 *later = j + ahead < n ? b + j + ahead : next + (j + ahead - n);
+            for (int r = 0; r < AOTC_CHAIN_ROWS; ++r) __builtin_prefetch(later + r * b_row);
+        }
+        for (int r = 0; r < AOTC_CHAIN_ROWS; r += 2) {
+            aotc_v16 u = {0}, v = {0};
+            if (r < depth) u = aotc_chain_load(count, b + r * b_row + j);
+            if (r + 1 < depth) v = aotc_chain_load(count, b + (r + 1) * b_row + j);
+            for (int i = 0; i < m; ++i) {
+                even[i] = __builtin_elementwise_fma(aotc_splat(x[i][r]), u, even[i]);
+                odd[i] = __builtin_elementwise_fma(aotc_splat(x[i][r + 1]), v, odd[i]);
+            }
+        }
+        for (int i = 0; i < m; ++i) {
+            float *y = c + i * c_row + j;
+            const aotc_v16 both = even[i] + odd[i];
+            if (!end) {
+                chains[2 * i] = even[i];
+                chains[2 * i + 1] = odd[i];
+            } else if (count >= 16) {
+                *(aotc_v16u *)y = (first ? (aotc_v16){0} : *(const aotc_v16u *)y) + both;
+            } else {
+                for (int64_t l = 0; l < count; ++l) y[l] = (first ? 0.0f : y[l]) + both[l];
+            }
+        }
+    }
+}
+
+// As many columns as have their chains in `chains`.
+AOTC_OUTLINE void aotc_chain_block(int m, int64_t n, int64_t k, const aotc_bf16 *a, int64_t a_row,
+                                   int64_t a_column, const aotc_bf16 *b, int64_t b_row, float *c,
+                                   int64_t c_row, int accumulate, aotc_v16 *chains) {
+    const int64_t whole = n / 16 * 16;
+    float x[AOTC_CHAIN_MOST * 32];
+    for (int64_t p = 0; p < (k + 31) / 32 * 32; p += AOTC_CHAIN_ROWS) {
+        const int64_t depth = k - p, s = p % 32;
+        for (int i = 0; i < m && s == 0; ++i)
+            for (int64_t r = 0; r < 32; ++r)
+                x[32 * i + r] =
+                    r < depth ? aotc_float_from_bf16(a[i * a_row + (p + r) * a_column]) : 0.0f;
+        const aotc_bf16 *from = b + p * b_row;
+        const aotc_bf16 *next = depth >= 2 * AOTC_CHAIN_ROWS ? from + AOTC_CHAIN_ROWS * b_row : b;
+        const int first = p < 32 && !accumulate;
+#define AOTC_CHAIN(ROWS, DEPTH, WHOLE, J, N) \
+    aotc_chain_strip(ROWS, DEPTH, WHOLE, N, x + s, from + (J), b_row, next + (J), \
+                     chains + (J) / 8 * m, c + (J), c_row, s == 0, s + AOTC_CHAIN_ROWS == 32, first)
+        if (depth < AOTC_CHAIN_ROWS) {
+            AOTC_CHAIN(m, depth, 0, 0, n);
+            continue;
+        }
+        if (m == 1) AOTC_CHAIN(1, AOTC_CHAIN_ROWS, 1, 0, whole);
+        else AOTC_CHAIN(2, AOTC_CHAIN_ROWS, 1, 0, whole);
+        if (whole < n) AOTC_CHAIN(m, AOTC_CHAIN_ROWS, 0, whole, n - whole);
+#undef AOTC_CHAIN
+    }
+}
+
+// nn, very few rows, of which tiles would be all but empty: the same operations on vectors, with B
+// in place, eight of its rows at a time, while the chains of elements of C stay in cache. Only which
+// NaN comes out of several may differ.
+AOTC_OUTLINE void aotc_chain_few(int64_t m, int64_t n, int64_t k, const aotc_bf16 *a,
+                                 int64_t a_row, int64_t a_column, const aotc_bf16 *b, int64_t b_row,
+                                 float *c, int64_t c_row, int accumulate, aotc_v16 *chains) {
+    const int64_t blocks = (2 * n * m + AOTC_TILES_SUMS - 1) / AOTC_TILES_SUMS;
+    const int64_t most = ((n + blocks - 1) / blocks + 31) / 32 * 32;
+    const uint32_t control = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(AOTC_FLUSH);
+    for (int64_t h = 0; h < n; h += most)
+        aotc_chain_block((int)m, n - h < most ? n - h : most, k, a, a_row, a_column, b + h, b_row,
+                         c + h, c_row, accumulate, chains);
+    __builtin_ia32_ldmxcsr(control);
+}
 
 // Pack B[0:depth][0:width], a block for many rows: panels of 32 columns, each step after step.
 AOTC_INLINE void aotc_tiles_block(int64_t width, int64_t depth, const aotc_bf16 *b, int64_t b_row,
@@ -360,6 +463,10 @@ static void aotc_tiles_matmul(int64_t m, int64_t n_first, int64_t n_last, int64_
     if (k <= 0) {
         for (int64_t i = 0; i < m && !accumulate; ++i)
             for (int64_t j = 0; j < n; ++j) c[i * c_row + j] = 0.0f;
+        return;
+    }
+    if (m <= AOTC_CHAIN_MOST && b_column == 1) {
+        aotc_chain_few(m, n, k, a, a_row, a_column, b, b_row, c, c_row, accumulate, scratch);
         return;
     }
     aotc_tiles_allow();
