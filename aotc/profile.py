@@ -101,7 +101,7 @@ def build(config: Config, name: str, target: str) -> ProfileBuild:
     from aotc.ops.verify import verify
     from aotc.passes import run_passes
 
-    lowered = frontend.lower(config, PLATFORM, str(config.programs[name].wrapper), None)
+    lowered = frontend.lower(config, PLATFORM, str(config.wrapper(name, PLATFORM)), None)
     ir = run_passes(lowered.program, verify)
     contract = lowered.contract
     made = generate_profiled(ir, [each.name for each in contract.symbols])

@@ -21,8 +21,8 @@ from typing import Any
 
 from aotc.contract import Argument, Contract, ContractError, Direction
 from aotc.dtypes import DTYPES
-from aotc.runtime.arguments import Described, bind_argument, describe
-from aotc.runtime.tensor import TensorError
+from aotc.runtime.arguments import Described, bind_argument
+from aotc.runtime.tensor import TensorError, match_host
 from aotc.runtime.worker import WorkerError, busy, result_of
 
 ALIGNMENT = 64  # bytes; of each tensor in the staging memory
@@ -190,29 +190,19 @@ class NpuTensor(Described):
 
     def copy_from(self, host: Any) -> None:
         """Copy from `host`, a contiguous tensor of this shape and dtype; for bf16 also uint16."""
-        source = self._match(host, writable=False)
+        self.describe()
+        source, _keep = match_host(host, self.shape, self.dtype, writable=False)
         with self.worker.exclusive() as running:
             running.copy_to(self.device.data_ptr, source.address, self.nbytes, worker_id=self.rank)
 
     def copy_to(self, host: Any) -> None:
         """Copy to `host`, a writable contiguous tensor like those of `copy_from`."""
-        target = self._match(host, writable=True)
+        self.describe()
+        target, _keep = match_host(host, self.shape, self.dtype, writable=True)
         with self.worker.exclusive() as running:
             running.copy_from(
                 target.address, self.device.data_ptr, self.nbytes, worker_id=self.rank
             )
-
-    def _match(self, host: Any, *, writable: bool) -> Argument:
-        self.describe()
-        found, _keep = describe("host tensor", host)
-        allowed = (self.dtype, "uint16") if self.dtype == "bf16" else (self.dtype,)
-        if found.dtype not in allowed or found.shape != self.shape:
-            raise TensorError(
-                f"expected {self.shape} of {self.dtype}, got {found.shape} of {found.dtype}"
-            )
-        if not found.contiguous or (writable and not found.writable):
-            raise TensorError("not contiguous, or read-only", hint="pass a contiguous copy of it")
-        return found
 
     def free(self) -> None:
         """Give the memory back; twice is once."""

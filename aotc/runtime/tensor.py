@@ -25,6 +25,24 @@ class TensorError(AotcError):
     """A device tensor is used after it was freed, or copied from or to what does not fit."""
 
 
+def match_host(
+    host: Any, shape: tuple[int, ...], dtype: str, *, writable: bool
+) -> tuple[Argument, object]:
+    """Return `host`, which a tensor of the device is copied from or to, and what keeps its memory.
+
+    Raises TensorError where it is not contiguous, or of another shape or dtype; bf16 may be uint16.
+    """
+    found, keep = describe("host tensor", host)
+    allowed = (dtype, "uint16") if dtype == "bf16" else (dtype,)
+    if found.dtype not in allowed or found.shape != shape:
+        raise TensorError(f"expected {shape} of {dtype}, got {found.shape} of {found.dtype}")
+    if not found.contiguous:
+        raise TensorError("not contiguous", hint="pass a contiguous copy of it")
+    if writable and not found.writable:
+        raise TensorError("the host tensor is read-only")
+    return found, keep
+
+
 class DeviceTensor(Described):
     """A tensor in the memory of a worker's device; made by `Worker.alloc_tensor`.
 
@@ -66,12 +84,12 @@ class DeviceTensor(Described):
 
         Raises TensorError where it is another.
         """
-        source, _keep = self._match(host, writable=False)
+        source, _keep = match_host(host, self.shape, self.dtype, writable=False)
         self._copy(self.memory.address, source.address)
 
     def copy_to(self, host: Any) -> None:
         """Copy to `host`: a writable contiguous tensor like those of `copy_from`."""
-        target, _keep = self._match(host, writable=True)
+        target, _keep = match_host(host, self.shape, self.dtype, writable=True)
         self._copy(target.address, self.memory.address)
 
     def _copy(self, target: int | None, source: int | None) -> None:
@@ -79,19 +97,6 @@ class DeviceTensor(Described):
             assert target is not None
             assert source is not None
             self.worker.copy(target, source, self.nbytes)
-
-    def _match(self, host: Any, writable: bool) -> tuple[Argument, object]:
-        found, keep = describe("host tensor", host)
-        allowed = (self.dtype, "uint16") if self.dtype == "bf16" else (self.dtype,)
-        if found.dtype not in allowed or found.shape != self.shape:
-            raise TensorError(
-                f"expected {self.shape} of {self.dtype}, got {found.shape} of {found.dtype}"
-            )
-        if not found.contiguous:
-            raise TensorError("not contiguous", hint="pass a contiguous copy of it")
-        if writable and not found.writable:
-            raise TensorError("the host tensor is read-only")
-        return found, keep
 
     def numpy(self) -> Any:
         """Return a numpy array over the same memory, of uint16 for bf16; needs numpy."""
