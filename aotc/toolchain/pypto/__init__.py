@@ -71,7 +71,7 @@ class PyPTO(Toolchain):
             lambda: text,
             answer.files,
             tuple(answer.outside),
-            tuple(answer.warnings),
+            (),
         )
 
     def contract(self, config: Config, program: str, target: str) -> Contract:

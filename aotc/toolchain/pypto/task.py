@@ -48,7 +48,6 @@ class Compiled(msgspec.Struct, tag="compiled"):
     files: dict[str, str | None]
     sources: list[str]
     outside: list[str]
-    warnings: list[str]
 
 
 Answer = Compiled | child.Failed

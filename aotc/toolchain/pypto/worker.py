@@ -6,6 +6,7 @@ wrong, and its passes keep state.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import inspect
@@ -78,8 +79,8 @@ class _Compilation:
                 kernels,
                 language=contextlib.nullcontext,
             )
-            host = self._wrapper(module, function_name)
-            self._check_names(module, sources)
+            host = _wrapper(module, function_name)
+            self._check_names(sources)
             # The modules are gone from `sys.modules`, but PyPTO looks for its decorated functions
             # in the globals of the wrapper alone.
             self._compile(host, sources)
@@ -94,7 +95,6 @@ class _Compilation:
             files,
             opened.names(),
             list(reads.others),
-            [],
         )
 
     def _check_annotations(
@@ -105,16 +105,7 @@ class _Compilation:
         if file.is_file():
             check_wrapper(source.parse_file(file), wrapper, self.task.model, environment)
 
-    def _wrapper(self, module: ModuleType, name: str) -> Any:
-        host = getattr(module, name, None)
-        if host is None or not hasattr(host, "compile"):
-            raise AotcError(
-                f"{module.__file__} has no HOST wrapper `{name}`",
-                hint="decorate it with @pl.jit.host",
-            )
-        return host
-
-    def _check_names(self, module: ModuleType, sources: source.Sources) -> None:
+    def _check_names(self, sources: source.Sources) -> None:
         """A module may say again what the config says, but nothing else."""
         for file in sources.files.values():
             for node in file.tree.body:
@@ -287,14 +278,21 @@ def _check_parameter(parameter: Parameter, made: Mapping[str, Any], place: Place
 
 def _constants(node: Any) -> Iterator[tuple[str, int | float]]:
     """Yield the names that a statement of a module gives numbers to."""
-    import ast
-
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
         value = node.value.value
         if isinstance(value, int | float):
             for target in node.targets:
                 if isinstance(target, ast.Name):
                     yield target.id, value
+
+
+def _wrapper(module: ModuleType, name: str) -> Any:
+    host = getattr(module, name, None)
+    if host is None or not hasattr(host, "compile"):
+        raise AotcError(
+            f"{module.__file__} has no HOST wrapper `{name}`", hint="decorate it with @pl.jit.host"
+        )
+    return host
 
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)|(\S+\.py):(\d+)(?::(\d+))?')
