@@ -13,10 +13,14 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aotc.program.key import text_digest
+
+# Only where a model imports such a module: a build that has nothing to do starts without it.
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 # aotc's own sources are a component of every key, and to a model `pypto` is its toolchain.
 _OURS = frozenset({"aotc", "pypto"})
@@ -88,6 +92,8 @@ def _other_spec(name: str) -> ModuleSpec | None:
 
 def _distribution_of(place: Path) -> Distribution | None:
     """Return the distribution that has installed the module at `place`, if its wheel says so."""
+    from importlib.metadata import distributions
+
     file = f"{place.name}/__init__.py" if place.is_dir() else place.name
     line = re.compile(rf"^{re.escape(file)},sha256=", re.MULTILINE)
     for each in distributions(path=[str(place.parent)]):
@@ -98,6 +104,8 @@ def _distribution_of(place: Path) -> Distribution | None:
 
 def _required(first: Distribution) -> dict[str, str]:
     """Return version and digest of a distribution and of all that it requires, by name."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
     found: dict[str, str] = {}
     waiting = [first]
     while waiting:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -180,9 +179,11 @@ def _is_ours(root: Path) -> bool:
 
 
 def _version(distribution: str) -> str:
+    from importlib import metadata  # its import is slow, and a warm build has no use for it
+
     try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
         return "unversioned"
 
 
