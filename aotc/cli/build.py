@@ -22,6 +22,7 @@ from aotc.cli.options import (
     part_of,
     project_options,
     shard,
+    target_option,
 )
 from aotc.cli.output import Printer, Running, error_document
 from aotc.config import Config
@@ -29,7 +30,6 @@ from aotc.driver import STAGES, Job
 from aotc.errors import AotcError, ExitCode
 from aotc.store import artifact
 from aotc.store.artifact import StoredProgram
-from aotc.store.oci import PLATFORMS
 
 if TYPE_CHECKING:
     from aotc.registry import RemoteCache
@@ -40,13 +40,8 @@ _MODES = ("lock", "locked", "check", "check_repro")
 @click.command("build")
 @click.argument("names", metavar="[MODEL [PROGRAM]...]...", nargs=-1)
 @click.option("--all", "all_models", is_flag=True, help="Build every model.")
-@click.option(
-    "--target",
-    "--platform",
-    "targets",
-    type=click.Choice(list(PLATFORMS)),
-    multiple=True,
-    help="CPU level or NPU platform; may be repeated.  [default: the best that runs here]",
+@target_option(
+    "CPU level or NPU platform; may be repeated.  [default: the best that runs here]", multiple=True
 )
 @click.option(
     "-j",

@@ -9,22 +9,14 @@ import click
 from aotc import lock
 from aotc.builder import state
 from aotc.builder.state import Verdict
-from aotc.cli.options import Project, chosen_jobs, output_options, project_options
+from aotc.cli.options import Project, chosen_jobs, output_options, project_options, target_option
 from aotc.cli.output import Printer, error_document
 from aotc.errors import ExitCode
-from aotc.store.oci import PLATFORMS
 
 
 @click.command("explain")
 @click.argument("names", metavar="MODEL [PROGRAM]...", nargs=-1, required=True)
-@click.option(
-    "--target",
-    "--platform",
-    "targets",
-    type=click.Choice(list(PLATFORMS)),
-    multiple=True,
-    help="CPU level; may be repeated.  [default: the best that runs here]",
-)
+@target_option("CPU level; may be repeated.  [default: the best that runs here]", multiple=True)
 @project_options
 @output_options
 def command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from aotc.cli.output import Printer
 from aotc.errors import AotcError
 from aotc.store.artifact import LOWER_VARIABLE, NotFoundError
 from aotc.store.layout import StoreError
+from aotc.store.oci import PLATFORMS
 
 if TYPE_CHECKING:
     from aotc.config import Config
@@ -106,6 +107,20 @@ def _lower(stores: Sequence[Path]) -> Iterator[None]:
             os.environ[LOWER_VARIABLE] = before
         elif stores:
             del os.environ[LOWER_VARIABLE]
+
+
+def target_option(
+    help: str, *, multiple: bool = False, choices: Iterable[str] = PLATFORMS
+) -> Callable[[Function], Function]:
+    """Return what adds `--target`, also `--platform`, passed as `target`; `targets` if multiple."""
+    return click.option(
+        "--target",
+        "--platform",
+        "targets" if multiple else "target",
+        type=click.Choice(list(choices)),
+        multiple=multiple,
+        help=help,
+    )
 
 
 def output_options(function: Function) -> Function:

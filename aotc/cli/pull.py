@@ -7,20 +7,14 @@ from pathlib import Path
 import click
 
 from aotc.cli.delivery import plain_http_option, policy_option
-from aotc.cli.options import Project, output_options, project_options
+from aotc.cli.options import Project, output_options, project_options, target_option
 from aotc.cli.output import Printer, size_text
 from aotc.runtime.host import Host
-from aotc.store.oci import PLATFORMS
 
 
 @click.command("pull")
 @click.argument("reference", metavar="REF")
-@click.option(
-    "--target",
-    "--platform",
-    type=click.Choice(list(PLATFORMS)),
-    help="CPU level to pull.  [default: the best that runs here]",
-)
+@target_option("CPU level to pull.  [default: the best that runs here]")
 @click.option("--all-platforms", is_flag=True, help="Pull every CPU level that there is.")
 @policy_option
 @plain_http_option

@@ -5,22 +5,14 @@ from __future__ import annotations
 import click
 
 from aotc.cli.delivery import plain_http_option
-from aotc.cli.options import Project, needs_build, output_options, project_options
+from aotc.cli.options import Project, needs_build, output_options, project_options, target_option
 from aotc.cli.output import Printer, size_text
-from aotc.store.oci import PLATFORMS
 
 
 @click.command("push")
 @click.argument("model")
 @click.argument("reference", metavar="REF")
-@click.option(
-    "--target",
-    "--platform",
-    "targets",
-    type=click.Choice(list(PLATFORMS)),
-    multiple=True,
-    help="CPU level to push; may be repeated.  [default: all in the store]",
-)
+@target_option("CPU level to push; may be repeated.  [default: all in the store]", multiple=True)
 @click.option("--replace", is_flag=True, help="Let the tag list nothing else.")
 @plain_http_option
 @project_options

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from aotc import config, driver, inputs
-from aotc.cli.options import Project, needs_build, output_options, project_options
+from aotc.cli.options import Project, needs_build, output_options, project_options, target_option
 from aotc.cli.output import Printer, size_text, table
 from aotc.config import Config
 from aotc.errors import AotcError
@@ -65,12 +65,7 @@ def _parse_symbols(_: click.Context, __: click.Parameter, texts: tuple[str, ...]
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the profile of a call to this file, for a viewer of Chrome traces.",
 )
-@click.option(
-    "--target",
-    "--platform",
-    type=click.Choice(list(TARGETS)),
-    help="CPU level of the artifact.  [default: the best that runs here]",
-)
+@target_option("CPU level of the artifact.  [default: the best that runs here]", choices=TARGETS)
 @project_options
 @output_options
 def command(

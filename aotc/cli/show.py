@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from aotc import contract as contracts
-from aotc.cli.options import Project, needs_build, output_options, project_options
+from aotc.cli.options import Project, needs_build, output_options, project_options, target_option
 from aotc.cli.output import Printer, size_text, table
 from aotc.contract import Contract, DynamicSymbol, Parameter
 from aotc.errors import AotcError, suggestion
@@ -29,12 +29,7 @@ _LAYERS = {OBJECT_TYPE: "object", IR_TYPE: "IR", SOURCE_TYPE: "C source"}
 @click.option("--ir", "part", flag_value="ir", help="Print its IR.")
 @click.option("--source", "part", flag_value="source", help="Print the C generated for it.")
 @click.option("--file", "path", metavar="PATH", help="Print one file of an NPU program.")
-@click.option(
-    "--target",
-    "--platform",
-    type=click.Choice(list(PLATFORMS)),
-    help="CPU level or NPU platform.  [default: the best that runs here, else any]",
-)
+@target_option("CPU level or NPU platform.  [default: the best that runs here, else any]")
 @project_options
 @output_options
 def command(

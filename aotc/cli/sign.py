@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from aotc.cli.options import Project, needs_build, output_options, project_options
+from aotc.cli.options import Project, needs_build, output_options, project_options, target_option
 from aotc.cli.output import Printer
 from aotc.errors import suggestion
 from aotc.store.artifact import NotFoundError, find, list_programs
@@ -22,14 +22,7 @@ from aotc.store.oci import PLATFORMS
     required=True,
     help="File of an ed25519 private key, in PEM form.",
 )
-@click.option(
-    "--target",
-    "--platform",
-    "targets",
-    type=click.Choice(list(PLATFORMS)),
-    multiple=True,
-    help="CPU level to sign; may be repeated.  [default: all in the store]",
-)
+@target_option("CPU level to sign; may be repeated.  [default: all in the store]", multiple=True)
 @project_options
 @output_options
 def command(

@@ -11,12 +11,11 @@ import msgspec
 from aotc import config, driver, junit
 from aotc import verify as verification
 from aotc.cli.delivery import policy_option
-from aotc.cli.options import Project, needs_build, output_options, project_options
+from aotc.cli.options import Project, needs_build, output_options, project_options, target_option
 from aotc.cli.output import Printer
 from aotc.config import Config
 from aotc.errors import AotcError, ExitCode
 from aotc.store.artifact import find
-from aotc.store.oci import PLATFORMS
 from aotc.verify import Check
 
 POLICY = "policy"
@@ -32,12 +31,7 @@ POLICY = "policy"
     multiple=True,
     help="What to check; may be repeated.  [default: all of them]",
 )
-@click.option(
-    "--target",
-    "--platform",
-    type=click.Choice(list(PLATFORMS)),
-    help="CPU level of the artifacts.  [default: the best that runs here]",
-)
+@target_option("CPU level of the artifacts.  [default: the best that runs here]")
 @policy_option
 @click.option(
     "--junit",
