@@ -66,9 +66,7 @@ def run(
 
     The process runs in `folder`, with `environment` added. Raises ChildError where it fails.
     """
-    package = str(Path(aotc.__file__).parents[1])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    added = {"PYTHONPATH": os.pathsep.join(paths), **(environment or {})}
+    added = {"PYTHONPATH": python_path(), **(environment or {})}
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
@@ -105,6 +103,12 @@ def serve(task: Any, answer: Callable[[Any], Iterator[msgspec.Struct]]) -> None:
         for each in answer(msgspec.json.decode(sys.stdin.buffer.read(), type=task)):
             answers.write(msgspec.json.encode(each) + b"\n")
             answers.flush()
+
+
+def python_path() -> str:
+    """Return the PYTHONPATH of a process that is to import this aotc, before what is set here."""
+    package = str(Path(aotc.__file__).parents[1])
+    return os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def has_torch() -> bool:

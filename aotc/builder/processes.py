@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
-import aotc
+from aotc.child import python_path
 
 _TICK_SECONDS = 0.1
 _GRACE_SECONDS = 2.0  # to remove what is half done, before it is killed
@@ -119,9 +119,7 @@ class _Process:
         except OSError:
             self.log.close()
             raise
-        package = os.path.dirname(os.path.dirname(aotc.__file__))
-        paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-        added = {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": self.folder}
+        added = {"PYTHONPATH": python_path(), "TMPDIR": self.folder}
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "aotc.builder"],

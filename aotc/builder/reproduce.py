@@ -5,7 +5,6 @@ seed and another number of jobs; and say where what comes out differs first.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import aotc
 from aotc.builder.state import first_difference
+from aotc.child import python_path
 from aotc.driver import Job
+from aotc.elsewhere import copy_model
 from aotc.errors import AotcError, ExitCode
 from aotc.program.key import BuildKey
 from aotc.program.model import IR_TYPE, OBJECT_TYPE, SOURCE_TYPE
@@ -52,7 +52,8 @@ def rebuild(
                 for job, stored in wanted
                 if (job.config.model, job.target) == (model, target)
             ]
-            models = _copy(here[0][0], root / "elsewhere")
+            platform = toolchain_for(target).platform(target)
+            models = copy_model(here[0][0].config, root / "elsewhere", platform)
             store = root / "store"
             words = [model, *(job.program for job, _ in here), "--target", target]
             words += ["--models-dir", str(models), "--store", str(store), "-j", str(others)]
@@ -65,31 +66,10 @@ def rebuild(
         return found
 
 
-def _copy(job: Job, root: Path) -> Path:
-    """Copy config, sources and kernels of a model; return the folder of the config."""
-    path = job.config.programs[job.program].wrapper.place.path
-    kernels = job.config.kernels_for(toolchain_for(job.target).platform(job.target))
-    folders = {
-        os.path.relpath(each, path.parent): each
-        for each in (job.config.source, kernels)
-        if each is not None
-    }
-    above = max(sum(part == os.pardir for part in Path(each).parts) for each in folders)
-    models = root.joinpath(*["folder"] * above, "configs")
-    models.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(path, models / path.name)
-    ignored = shutil.ignore_patterns("__pycache__")
-    for relative, folder in folders.items():
-        copy = Path(os.path.normpath(models / relative))
-        shutil.copytree(folder, copy, ignore=ignored, dirs_exist_ok=True)
-    return models
-
-
 def _run(words: Sequence[str], root: Path) -> None:
     """Run `aotc build` where all is different that must not matter."""
     for name in ("home", "temporary"):
         (root / name).mkdir(exist_ok=True)
-    package = str(Path(aotc.__file__).parents[1])
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -98,7 +78,7 @@ def _run(words: Sequence[str], root: Path) -> None:
     environment |= {
         "HOME": str(root / "home"),
         "TMPDIR": str(root / "temporary"),
-        "PYTHONPATH": os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONPATH": python_path(),
         "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1",
         "LANG": "de_DE.UTF-8",
         "LC_ALL": "POSIX",

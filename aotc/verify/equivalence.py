@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +10,7 @@ from pathlib import Path
 
 from aotc import child
 from aotc.config import Config
+from aotc.elsewhere import copy_model
 from aotc.errors import AotcError
 from aotc.program.key import BuildKey, Difference
 from aotc.store.artifact import StoredProgram
@@ -65,38 +64,6 @@ def _compile(
     except AotcError as error:
         seconds = time.monotonic() - begin
         return [Recompiled(each, seconds=seconds, error=error.render()) for each in programs]
-
-
-def copy_model(config: Config, folder: Path, platform: str = "cpu") -> Path:
-    """Copy the config file and the sources of a model into `folder`; return the models folder.
-
-    The sources include the kernels for `platform`. All keep their places relative to each other.
-    Raises AotcError where they cannot be read.
-    """
-    file = next(iter(config.programs.values())).wrapper.place.path
-    base = file.parent.resolve()
-    kernels = config.kernels_for(platform)
-    # As the config writes them, whatever links lead to.
-    sources = {
-        Path(os.path.normpath(base / os.path.relpath(each, file.parent))): each
-        for each in (config.source, kernels)
-        if each is not None
-    }
-    common = Path(os.path.commonpath([base, *sources]))
-    models = folder / base.relative_to(common)
-    try:
-        models.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, models / file.name)
-        for place, source in sources.items():
-            shutil.copytree(
-                source,
-                folder / place.relative_to(common),
-                ignore=shutil.ignore_patterns("__pycache__", "build_output"),
-                dirs_exist_ok=True,
-            )
-    except (OSError, shutil.Error) as error:
-        raise AotcError(f"cannot copy the sources of `{config.model}`: {error}") from None
-    return models
 
 
 def _against_stored(stored: StoredProgram, answer: Recompiled) -> Iterator[Check]:

@@ -13,7 +13,7 @@ from aotc import driver
 
 # What a build that has nothing to do, and the commands that read a store, must never import.
 HEAVY = (
-    *("torch", "numpy", "rich", "filelock"),
+    *("torch", "numpy", "rich", "filelock", "importlib.metadata"),
     *("aotc.frontend", "aotc.language", "aotc.ir", "aotc.ops", "aotc.passes", "aotc.codegen"),
 )
 PRINT_HEAVY = f"""

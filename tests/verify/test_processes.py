@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from aotc import config, driver
+from aotc.elsewhere import copy_model
 from aotc.errors import AotcError, ExitCode
 from aotc.program.model import OBJECT_TYPE, DistributedCompiledProgram
 from aotc.store.artifact import publish, write_program
 from aotc.store.layout import Layout
 from aotc.verify import LEVELS, Check, exit_code, verify
-from aotc.verify.equivalence import copy_model
 
 pytest.importorskip("torch")
 
