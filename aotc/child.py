@@ -100,6 +100,7 @@ def serve(task: Any, answer: Callable[[Any], Iterator[msgspec.Struct]]) -> None:
     # Whatever the sources print must not come between the answers.
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)
+        sys.stdout = sys.stderr
         for each in answer(msgspec.json.decode(sys.stdin.buffer.read(), type=task)):
             answers.write(msgspec.json.encode(each) + b"\n")
             answers.flush()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# It hides what a user without it sees: output that is lost, or fails, in a buffer.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 GOLDEN = Path(__file__).parents[1] / "models" / "qwen3" / "golden.py"
 

@@ -38,6 +38,7 @@ def _answer() -> ExitCode:
     # What the model's modules print must not come between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    sys.stdout = sys.stderr  # which is not kept back in a buffer that no one writes
     task = _read_task()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

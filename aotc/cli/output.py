@@ -73,6 +73,9 @@ class Printer:
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
+            # What is left in the buffer must not fail once more when the interpreter ends.
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())
             raise OutputError(f"cannot write the output: {error.strerror}") from None
 
     @contextmanager
