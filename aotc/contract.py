@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 
 import msgspec
@@ -29,12 +29,17 @@ class ContractError(AotcError):
 
 
 class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One parameter: `dims` are static extents, or names of dynamic symbols; a scalar has none."""
+    """One parameter: `dims` are static extents, or names of dynamic symbols; a scalar has none.
+
+    Where `panels` is given, a tensor of the device is faster packed in panels than row-major, and
+    taken either way. It is the `depth` of `aotc_pack` (aotc_abi.h).
+    """
 
     name: str
     dtype: str
     dims: tuple[Dim, ...]
     direction: Direction = Direction.IN
+    panels: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class DynamicSymbol:
 class Argument:
     """What the check needs to know of an argument; `address` and `nbytes` where it lies.
 
-    Without an address it is not checked for overlap.
+    Without an address it is not checked for overlap. `panels` says how it is packed, if it is.
     """
 
     dtype: str
@@ -69,6 +74,7 @@ class Argument:
     writable: bool = True
     address: int | None = None
     nbytes: int = 0
+    panels: int | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,8 @@ class Contract:
 
         Raises ContractError, which names the parameter, the symbol, what was expected and what
         came: for count, dtype, rank, contiguity, a read-only output, a static extent, two values
-        of one symbol, a constraint that does not hold, and an output that overlaps an argument.
+        of one symbol, a constraint that does not hold, an output that overlaps an argument, and a
+        tensor packed as the program does not take it.
         """
         self.check_count(len(arguments))
         bound: dict[str, int] = {}
@@ -164,6 +171,17 @@ class Contract:
             raise ContractError(f"expected {expected} arguments, got {got}: missing {missing}")
         if got > expected:
             raise ContractError(f"expected {expected} arguments, got {got}")
+
+    def panels(self) -> dict[str, int]:
+        """Return the parameters that may be packed, and how: see `Parameter`."""
+        return {each.name: each.panels for each in self.parameters if each.panels is not None}
+
+    def with_panels(self, panels: Mapping[str, int]) -> Contract:
+        """Return the contract of a program that takes these parameters packed, too."""
+        parameters = tuple(
+            msgspec.structs.replace(each, panels=panels.get(each.name)) for each in self.parameters
+        )
+        return replace(self, parameters=parameters)
 
     def index(self, name: str) -> int:
         """Return the position of the parameter `name`."""
@@ -268,6 +286,11 @@ def _check_form(parameter: Parameter, argument: Argument) -> None:
     if not argument.contiguous:
         raise ContractError(
             f"`{parameter.name}`: not contiguous", hint="pass a contiguous copy of it"
+        )
+    if argument.panels not in (None, parameter.panels):
+        raise ContractError(
+            f"`{parameter.name}`: the tensor is packed for another parameter",
+            hint="allocate it for this one, or for none: then it is row-major",
         )
     if not argument.writable and parameter.direction is not Direction.IN:
         raise ContractError(f"`{parameter.name}`: it is written, and read-only memory was given")

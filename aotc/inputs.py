@@ -87,6 +87,7 @@ def _tensor(
         for start in range(0, tensor.nbytes, block.nbytes or 1):
             count = min(block.nbytes, tensor.nbytes - start)
             worker.copy(address + start, block.ctypes.data, count)
+    tensor.pack(parameter.name)
     return tensor
 
 

@@ -19,7 +19,7 @@ from aotc.config import Config
 from aotc.contract import Contract, Direction, DynamicSymbol, Parameter
 from aotc.limits import Limits
 from aotc.runtime import DeviceTensor, Program, Worker, load_program
-from aotc.toolchain.native import PLATFORM
+from aotc.toolchain import native
 from aotc.toolchain.zig import TARGETS, compile_shared_object
 
 if TYPE_CHECKING:
@@ -96,18 +96,13 @@ def build(config: Config, name: str, target: str) -> ProfileBuild:
 
     Raises AotcError for a mistake in the sources, and ToolchainError.
     """
-    from aotc import frontend
     from aotc.ir.text import print_program
-    from aotc.ops.verify import verify
-    from aotc.passes import run_passes
 
-    lowered = frontend.lower(config, PLATFORM, str(config.wrapper(name, PLATFORM)), None)
-    ir = run_passes(lowered.program, verify)
-    contract = lowered.contract
-    made = generate_profiled(ir, [each.name for each in contract.symbols])
+    lowered = native.lower(config, name, target)
+    made = generate_profiled(lowered.program, lowered.contract)
     content = compile_shared_object(made.source, TARGETS[target])
-    loaded = load_program(with_events(contract), content, target)
-    return ProfileBuild(loaded, made.regions, print_program(ir))
+    loaded = load_program(with_events(lowered.contract), content, target)
+    return ProfileBuild(loaded, made.regions, print_program(lowered.program))
 
 
 def with_events(contract: Contract) -> Contract:

@@ -142,7 +142,7 @@ def _programs(
     model = Model(
         worker,
         work.names,
-        [program.contract for program in programs.values()],
+        list(programs.values()),
         layers=layers,
         sequences=max(plan.batches),
         max_context=max(*plan.contexts, *plan.prompts),

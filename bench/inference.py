@@ -133,7 +133,7 @@ def attention(config: Config, worker: Worker, limits: Limits, store: Path, plan:
     model = Model(
         worker,
         names,
-        [program.contract],
+        [program],
         layers=layers,
         sequences=_NARROW_SEQUENCES,
         max_context=long,

@@ -68,7 +68,7 @@ def shape_of(parameter: Parameter, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 class Model:
-    """Weights and cache on `worker`, for the programs whose contracts are given.
+    """Weights and cache on `worker`, for the programs that are given.
 
     `sequences` of `max_context` tokens fit into the cache; their pages lie in random order.
     `nbytes` are those of the tensors; `upload_rate` is what `alloc_tensor` reached, in bytes a
@@ -79,7 +79,7 @@ class Model:
         self,
         worker: Worker,
         names: Names,
-        contracts: Sequence[Contract],
+        programs: Sequence[Program],
         *,
         layers: int,
         sequences: int,
@@ -94,7 +94,9 @@ class Model:
         self._sizes = {**weight_sizes(names, layers, pages), "ROPE_SEQ_DYN": max_context}
         self.tensors: dict[str, DeviceTensor] = {}
         self._logits: list[DeviceTensor] = []
-        self._upload(contracts)
+        for program in programs:
+            worker.load(program)  # so that it knows which weights to pack
+        self._upload([program.contract for program in programs])
 
     def decode(self, program: Program, batch: int, context: int, first: int = 0) -> BoundCall:
         """Return a step whose new token is the last of `context`, for `batch` sequences."""
@@ -103,6 +105,7 @@ class Model:
         ids[:, 0] = np.random.default_rng(batch).integers(
             int(self._names["REAL_VOCAB"]), size=batch
         )
+        self.tensors["embed_weight"].numpy()[ids[:, 0]] = random_bf16(int(self._names["HIDDEN"]))
         given = {
             "seq_lens": np.full(batch, context, np.int32),
             "slot_mapping": self._slots(rows, np.array([context - 1])),
@@ -148,15 +151,19 @@ class Model:
             count = math.prod(shape)
             values = host[:count] if dtypes[name] == "bf16" else self._fp32(name, shape)
             begin = time.perf_counter()
-            tensor = self._worker.alloc_tensor(shape, dtypes[name], init=values.reshape(shape))
+            tensor = self._worker.alloc_tensor(
+                shape, dtypes[name], init=values.reshape(shape), parameter=name
+            )
             seconds += time.perf_counter() - begin
             moved += tensor.nbytes
             self.tensors[name] = tensor
         self.nbytes = moved
         self.upload_rate = moved / seconds
         self.copy_rate = self._copy_again(host)
-        # Only a row of it is read for a token: as good as a matrix of its own.
-        self.tensors["embed_weight"] = self.tensors["lm_head_weight"]
+        # Only a row of it is read for a token: the others stay zero, and take no memory.
+        self.tensors["embed_weight"] = self._worker.alloc_tensor(
+            self.tensors["lm_head_weight"].shape, "bf16"
+        )
 
     def _copy_again(self, host: Any) -> float:
         tensor = self.tensors["lm_head_weight"]

@@ -115,6 +115,10 @@ def command(
                 given = weights.random_weights(names, source, allocate, layers=layers)
             else:
                 given = weights.load_weights(source, names, allocate, layers=layers)
+            for name, tensor in given.items():
+                # Tied to the embedding, whose rows are read, the output matrix stays as it is.
+                if sum(each is tensor for each in given.values()) == 1:
+                    tensor.pack(name)
         loaded = time.monotonic()
         printer.note(f"weights ready in {loaded - begin:.1f} s")
         generator = Generator(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,9 +71,15 @@ class Generated:
     batch_types: set[tuple[DType, DType]]
 
 
-def generate_items(program: Program, *, counting: bool = False) -> Generated:
-    """Turn `program` into regions of C; with `counting` they also count flops and bytes."""
+def generate_items(
+    program: Program, panels: Mapping[str, int], *, counting: bool = False
+) -> Generated:
+    """Turn `program` into regions of C; with `counting` they also count flops and bytes.
+
+    The parameters in `panels` may be packed, see `codegen.panels`.
+    """
     generator = _Generator(program, counting)
+    generator.panels = panels
     items = generator.run()
     used = [each for each in generator.buffers if each.first is not None]
     return Generated(
@@ -87,6 +93,8 @@ def generate_items(program: Program, *, counting: bool = False) -> Generated:
 
 class _Generator(ControlFlow):
     """Writes operations."""
+
+    panels: Mapping[str, int]
 
     def run(self) -> list[Item]:
         """Write the whole program."""
@@ -365,16 +373,29 @@ class _Generator(ControlFlow):
         if batch:
             self.batch_types.add((left.dtype, right.dtype))
 
+        target_strides = ", ".join(map(ctext.scalar, target.strides[:-1]))
+
         def call(span: Span) -> list[str]:
             counts = [*map(ctext.scalar, (*batch, rows)), *span, ctext.scalar(inner)]
-            target_strides = ", ".join(map(ctext.scalar, target.strides[:-1]))
-            return [
+            from_left = f"{a.pointer()}, {', '.join(map(ctext.scalar, a_strides))}"
+            to = f"{target.pointer()}, {target_strides}"
+            plain = [
                 f"aotc_batch_{types}(" if batch else f"aotc_matmul_{types}(",
                 f"    {', '.join(counts)},",
-                f"    {a.pointer()}, {', '.join(map(ctext.scalar, a_strides))},",
+                f"    {from_left},",
                 f"    {b.pointer()}, {', '.join(map(ctext.scalar, b_strides))},",
-                f"    {target.pointer()}, {target_strides}, {'' if batch else f'{accumulate}, '}"
-                "matmul_scratch);",
+                f"    {to}, {'' if batch else f'{accumulate}, '}matmul_scratch);",
+            ]
+            depth = None if b.buffer.elements else self.panels.get(b.buffer.name)
+            if depth is None:
+                return plain
+            kind, layout = ("kn", f", {ctext.scalar(columns)}, {depth}") if depth else ("nk", "")
+            return [
+                f"if ({packed(b.buffer.name)})",
+                f"    aotc_panels_{kind}({', '.join(counts)}, {from_left},",
+                f"        {b.pointer()}{layout}, {to}, {accumulate}, matmul_scratch);",
+                "else",
+                *indent(plain),
             ]
 
         # It reads all of its operands, as far as is known, and writes its columns of the result.
@@ -460,6 +481,11 @@ class _Generator(ControlFlow):
                 )
             )
         return target
+
+
+def packed(parameter: str) -> str:
+    """Return the C name of whether a parameter is packed."""
+    return f"aotc_packed_{ctext.identifier(parameter)}"
 
 
 def _units(columns: Scalar) -> Scalar:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
 from aotc.codegen import ctext
 from aotc.codegen.barriers import Item, Region, barriers, keep_apart
-from aotc.codegen.generator import Generated, generate_items
+from aotc.codegen.generator import Generated, generate_items, packed
 from aotc.codegen.nests import indent
 from aotc.codegen.storage import Arena, Buffer
+from aotc.contract import Contract
 from aotc.dtypes import BF16
 from aotc.ir.nodes import Program, TensorVar
 
-_LIBRARY = ("core", "math", "vector", "pool")
+_LIBRARY = ("core", "math", "vector", "pool", "pack")
 # What the events of a profile build are of, besides regions.
 CALL, BARRIER = 0, 1
 
 
-def generate(program: Program, symbols: Sequence[str]) -> str:
-    """Return freestanding C for `program`.
+def generate(program: Program, contract: Contract) -> str:
+    """Return freestanding C for `program`, called as `contract` says.
 
-    `symbols` gives the order in which a call passes the values of the dynamic dimensions.
     Raises AotcError for a program that this target cannot run, with its place.
     """
-    return _generate(program, symbols, None)
+    return _generate(program, contract, None)
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,21 @@ class Profiled:
     regions: tuple[str, ...]
 
 
-def generate_profiled(program: Program, symbols: Sequence[str]) -> Profiled:
+def generate_profiled(program: Program, contract: Contract) -> Profiled:
     """Return `program` as `generate` does, but recording events (`library/profile.h`).
 
     It takes one parameter more, int64 [threads, words], and two symbols, these extents.
     """
     regions = ["call", "barrier"]
-    source = _generate(program, symbols, regions)
+    source = _generate(program, contract, regions)
     return Profiled(source, tuple(regions))
 
 
-def _generate(program: Program, symbols: Sequence[str], regions: list[str] | None) -> str:
+def _generate(program: Program, contract: Contract, regions: list[str] | None) -> str:
     profiled = regions is not None
-    generated = generate_items(program, counting=profiled)
+    symbols = [each.name for each in contract.symbols]
+    panels = contract.panels()
+    generated = generate_items(program, panels, counting=profiled)
     keep_apart(generated.items, generated.shared)
     shared, private = Arena(), Arena()
     shared.place(generated.shared)
@@ -58,13 +60,13 @@ def _generate(program: Program, symbols: Sequence[str], regions: list[str] | Non
         f"const int64_t {ctext.identifier(name)} = symbols[{position}];"
         for position, name in enumerate(symbols)
     ]
-    scratch = "AOTC_MATMUL_SCRATCH" if generated.element_types else "0"
+    scratch = _scratch(generated, panels)
     sizes = [
         f"const int64_t shared_bytes = {ctext.scalar(shared.total())};",
         f"const int64_t private_bytes = {scratch} + {ctext.scalar(private.total())};",
     ]
     lines = [
-        *_library(generated, profiled),
+        *_library(generated, panels, profiled),
         f"// Program `{program.name}`.",
         "",
         "AOTC_EXPORT int64_t aotc_workspace_bytes(const int64_t *symbols, int32_t threads) {",
@@ -73,7 +75,7 @@ def _generate(program: Program, symbols: Sequence[str], regions: list[str] | Non
         "",
         "AOTC_EXPORT void aotc_run(const aotc_call *call, int32_t thread) {",
         *indent(["const int64_t *const symbols = call->symbols;", *declared, *sizes]),
-        *indent(_pointers(program, generated, shared, private)),
+        *indent(_pointers(program, generated, panels, shared, private)),
         *indent(_profiled_start(len(program.parameters), len(symbols)) if profiled else []),
         *indent(_Printer(waits, regions).body(generated.items)),
         *indent(_PROFILED_END if profiled else []),
@@ -97,10 +99,17 @@ def _profiled_start(parameters: int, symbols: int) -> list[str]:
     ]
 
 
-def _library(generated: Generated, profiled: bool) -> list[str]:
+def _scratch(generated: Generated, panels: Mapping[str, int]) -> str:
+    if panels:
+        return "AOTC_PANEL_SCRATCH"
+    return "AOTC_MATMUL_SCRATCH" if generated.element_types else "0"
+
+
+def _library(generated: Generated, panels: Mapping[str, int], profiled: bool) -> list[str]:
     folder = resources.files("aotc")
     texts = [(folder / "runtime" / "include" / "aotc_abi.h").read_text(encoding="utf-8")]
-    for name in (*_LIBRARY, "profile") if profiled else _LIBRARY:
+    more = ("profile",) * profiled + ("panels",) * bool(panels)
+    for name in (*_LIBRARY, *more):
         texts.append((folder / "codegen" / "library" / f"{name}.h").read_text(encoding="utf-8"))
     for types in sorted(generated.element_types, key=str):
         left, right = types
@@ -120,13 +129,22 @@ def _library(generated: Generated, profiled: bool) -> list[str]:
     return texts
 
 
-def _pointers(program: Program, generated: Generated, shared: Arena, private: Arena) -> list[str]:
+def _pointers(
+    program: Program,
+    generated: Generated,
+    panels: Mapping[str, int],
+    shared: Arena,
+    private: Arena,
+) -> list[str]:
     lines = ["const int64_t threads = call->threads;"]
     for position, parameter in enumerate(program.parameters):
         name, variable = ctext.identifier(parameter.name), parameter.variable
         argument = f"call->arguments[{position}]"
         if isinstance(variable, TensorVar):
             lines.append(f"{variable.dtype.c_type} *const {name} = {argument};")
+            if parameter.name in panels:
+                given = f"call->packed && call->packed[{position}]"
+                lines.append(f"const int {packed(parameter.name)} = {given};")
         else:
             c_type = variable.dtype.c_type
             value = f"*(const {c_type} *){argument}"
@@ -136,7 +154,7 @@ def _pointers(program: Program, generated: Generated, shared: Arena, private: Ar
         "char *const private_memory = shared_memory + shared_bytes + thread * private_bytes;",
         "void *const matmul_scratch = private_memory;",
     ]
-    scratch = "AOTC_MATMUL_SCRATCH" if generated.element_types else "0"
+    scratch = _scratch(generated, panels)
     for memory, arena, buffers, start in (
         ("shared", shared, generated.shared, "0"),
         ("private", private, generated.private, scratch),

@@ -9,7 +9,7 @@ from typing import Any
 
 from aotc.errors import AotcError, ExitCode
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 
 class LoadError(AotcError):
@@ -28,6 +28,7 @@ class Call(ctypes.Structure):
         ("team", ctypes.c_void_p),
         ("threads", ctypes.c_int32),
         ("reserved", ctypes.c_int32),
+        ("packed", ctypes.c_char_p),
     )
 
 
@@ -48,9 +49,13 @@ class Library:
         except AttributeError as error:
             raise LoadError(f"the object is not an aotc program: {error}") from None
         self.run_address = ctypes.cast(loaded.aotc_run, address).value
-        # Objects of before it was there have none.
-        copy = getattr(loaded, "aotc_copy", None)
-        self.copy_address = copy and ctypes.cast(copy, address).value
+        # Objects that are no compiled programs may lack these.
+        self.copy_address, self.pack_address, self.unpack_address = (
+            function and ctypes.cast(function, address).value
+            for function in (
+                getattr(loaded, name, None) for name in ("aotc_copy", "aotc_pack", "aotc_unpack")
+            )
+        )
         check_abi_version(self.abi_version())
 
 

@@ -252,11 +252,18 @@ class NpuWorker:
         return LoadedNpuProgram(self, program)
 
     def alloc_tensor(
-        self, shape: Sequence[int], dtype: str, init: Any = None, *, rank: int = 0
+        self,
+        shape: Sequence[int],
+        dtype: str,
+        init: Any = None,
+        *,
+        parameter: str | None = None,
+        rank: int = 0,
     ) -> NpuTensor:
         """Return a tensor on the device of `rank`: zeros, or a copy of the host tensor `init`.
 
-        Raises TensorError where `init` is another type or shape, or there is no such rank.
+        It is row-major, whatever `parameter` it is for. Raises TensorError where `init` is another
+        type or shape, or there is no such rank.
         """
         import torch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import weakref
 from collections.abc import Sequence
@@ -17,8 +18,24 @@ from aotc.runtime.memory import Memory
 if TYPE_CHECKING:
     from aotc.runtime.worker import BoundCall, Worker
 
+_PIECE = 8 << 20  # bytes of what is packed in place at a time, about
+
 # The names of element types in numpy, where they differ; numpy itself has no bf16.
 _NUMPY_NAMES = {"bf16": "uint16", "fp16": "float16", "fp32": "float32", "index": "int64"}
+
+
+# What `panels` asks of a matrix: rows without a depth, and columns without and with one.
+DOTS_ROWS, _DOTS_COLUMNS, _WIDTH = 16, 128, 16
+
+
+def fits_panels(shape: tuple[int, ...], dtype: str, panels: int) -> bool:
+    """Whether a tensor can be packed so: see `aotc_pack` in aotc_abi.h."""
+    if dtype != "bf16" or len(shape) != 2:
+        return False
+    rows, columns = shape
+    if panels:
+        return rows % panels == 0 and columns % _WIDTH == 0
+    return rows % DOTS_ROWS == 0 and columns % _DOTS_COLUMNS == 0
 
 
 class TensorError(AotcError):
@@ -38,6 +55,8 @@ def match_host(
         raise TensorError(f"expected {shape} of {dtype}, got {found.shape} of {found.dtype}")
     if not found.contiguous:
         raise TensorError("not contiguous", hint="pass a contiguous copy of it")
+    if found.panels is not None:
+        raise TensorError("a packed tensor", hint="copy_to another host tensor gives it row-major")
     if writable and not found.writable:
         raise TensorError("the host tensor is read-only")
     return found, keep
@@ -47,7 +66,8 @@ class DeviceTensor(Described):
     """A tensor in the memory of a worker's device; made by `Worker.alloc_tensor`.
 
     It lives until `free`, or until its worker closes. Views of it (`numpy`, DLPack) keep its
-    memory, but no call can use it any more.
+    memory, but no call can use it any more. `panels` says how it is packed, None where it is
+    row-major; a packed tensor has no views.
     """
 
     def __init__(self, worker: Worker, shape: Sequence[int], dtype: str):
@@ -59,6 +79,7 @@ class DeviceTensor(Described):
         self.dtype = dtype
         self.nbytes = math.prod(shape) * DTYPES[dtype].size
         self.worker = worker
+        self.panels: int | None = None
         self._memory: Memory | None = Memory(self.nbytes)
         self._calls: weakref.WeakSet[BoundCall] = weakref.WeakSet()
 
@@ -77,7 +98,7 @@ class DeviceTensor(Described):
         """Return what the contract checks, and the memory."""
         memory = self.memory
         found = Argument(self.dtype, self.shape, address=memory.address, nbytes=self.nbytes)
-        return found, memory
+        return dataclasses.replace(found, panels=self.panels), memory
 
     def copy_from(self, host: Any) -> None:
         """Copy from `host`: a contiguous tensor of this shape and dtype; for bf16 also uint16.
@@ -85,22 +106,65 @@ class DeviceTensor(Described):
         Raises TensorError where it is another.
         """
         source, _keep = match_host(host, self.shape, self.dtype, writable=False)
-        self._copy(self.memory.address, source.address)
+        self._copy(self.memory.address, source.address, packing=True)
 
     def copy_to(self, host: Any) -> None:
         """Copy to `host`: a writable contiguous tensor like those of `copy_from`."""
         target, _keep = match_host(host, self.shape, self.dtype, writable=True)
-        self._copy(target.address, self.memory.address)
+        self._copy(target.address, self.memory.address, packing=False)
 
-    def _copy(self, target: int | None, source: int | None) -> None:
-        if self.nbytes:
-            assert target is not None
-            assert source is not None
+    def _copy(self, target: int | None, source: int | None, *, packing: bool) -> None:
+        if not self.nbytes:
+            return
+        assert target is not None
+        assert source is not None
+        if self.panels is None:
             self.worker.copy(target, source, self.nbytes)
+        else:
+            self.worker.repack(target, source, self.shape, self.panels, packing=packing)
+
+    def pack(self, parameter: str) -> None:
+        """Pack the tensor where it is, as `Worker.alloc_tensor` does for `parameter`.
+
+        For a tensor that was filled through a view. Views taken before show what programs of this
+        parameter read; calls bound before raise from now on. Raises WorkerError while the worker
+        runs a call in another thread.
+        """
+        panels = self.worker.panels_of(parameter, self.shape, self.dtype)
+        if panels is None or panels == self.panels:
+            return
+        if self.panels is not None:
+            raise TensorError("the tensor is packed for another parameter")
+        with self.worker.exclusive():
+            self._invalidate("packed")
+        self.panels = panels
+        if not self.nbytes:
+            return
+        rows, columns = self.shape
+        # Blocks of so many rows are packed each for itself.
+        unit = panels or DOTS_ROWS
+        step = unit * max(1, _PIECE // (unit * columns * 2))
+        piece = Memory(min(step, rows) * columns * 2)
+        assert piece.address is not None
+        address = self.memory.address or 0
+        for row in range(0, rows, step):
+            shape = min(step, rows - row), columns
+            place = address + row * columns * 2
+            self.worker.copy(piece.address, place, shape[0] * columns * 2)
+            self.worker.repack(place, piece.address, shape, panels, packing=True)
 
     def numpy(self) -> Any:
-        """Return a numpy array over the same memory, of uint16 for bf16; needs numpy."""
+        """Return a numpy array over the same memory, of uint16 for bf16; needs numpy.
+
+        Raises TensorError where the tensor is packed.
+        """
         import numpy
+
+        if self.panels is not None:
+            raise TensorError(
+                f"the tensor {self.shape} of {self.dtype} is packed and has no view",
+                hint="copy_to another tensor gives it row-major",
+            )
 
         dtype = numpy.dtype(_NUMPY_NAMES.get(self.dtype, self.dtype))
         return numpy.frombuffer(self.memory.view(), dtype).reshape(self.shape)
@@ -128,7 +192,10 @@ class DeviceTensor(Described):
 
     def drop(self) -> None:
         """Free the tensor; its worker is not running."""
-        for call in list(self._calls):
-            call.invalidate(f"an argument, the tensor {self.shape} of {self.dtype}, was freed")
-        self._calls.clear()
+        self._invalidate("freed")
         self._memory = None
+
+    def _invalidate(self, what: str) -> None:
+        for call in list(self._calls):
+            call.invalidate(f"an argument, the tensor {self.shape} of {self.dtype}, was {what}")
+        self._calls.clear()

@@ -17,12 +17,13 @@ from aotc.runtime.arguments import bind_argument
 from aotc.runtime.host import team_processors
 from aotc.runtime.library import Call, Library
 from aotc.runtime.memory import Memory
-from aotc.runtime.tensor import DeviceTensor
+from aotc.runtime.tensor import DeviceTensor, fits_panels
 
 if TYPE_CHECKING:
     from aotc.runtime.loader import Program
 
 
+_RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)  # aotc_run_function
 LARGE = 1 << 20  # bytes from which a copy is worth the whole team
 
 
@@ -48,6 +49,7 @@ class Worker:
         self.team = _Team(program.library, threads, pin) if threads > 1 else None
         self._tensors: weakref.WeakSet[DeviceTensor] = weakref.WeakSet()
         self._finalizer = weakref.finalize(self, self.team.stop) if self.team else None
+        self._programs: list[Program] = []
         self._own = self.load(program)
         _workers.add(self)
 
@@ -67,19 +69,32 @@ class Worker:
 
     def load(self, program: Program) -> LoadedProgram:
         """Return `program`, ready to be called on this worker."""
+        if not any(each is program for each in self._programs):
+            self._programs.append(program)
         return LoadedProgram(self, program)
 
-    def alloc_tensor(self, shape: Sequence[int], dtype: str, init: Any = None) -> DeviceTensor:
+    def alloc_tensor(
+        self,
+        shape: Sequence[int],
+        dtype: str,
+        init: Any = None,
+        *,
+        parameter: str | None = None,
+    ) -> DeviceTensor:
         """Return a tensor on the device: zeros, or a copy of the host tensor `init`.
 
-        It is row-major like those of the host, which programs take as well, with the same result;
-        where it is large it lies on huge pages, and all threads copy it.
+        Where it is large it lies on huge pages, and all threads copy it. It is row-major like those
+        of the host, which programs take as well, with the same result, unless it is for a
+        `parameter` with which the programs loaded until now are faster when it is packed: a weight.
+        Where they ask for different things it is row-major.
 
         `dtype` is a name as in contracts; `init` has this dtype and shape, for bf16 it may also be
         uint16. Raises TensorError where it has not, and OutOfMemoryError.
         """
         with self.exclusive():
             tensor = DeviceTensor(self, shape, dtype)
+            if parameter is not None:
+                tensor.panels = self.panels_of(parameter, tensor.shape, dtype)
             self._tensors.add(tensor)
         if init is not None:
             tensor.copy_from(init)
@@ -91,11 +106,41 @@ class Worker:
         if team and team.copies and nbytes >= LARGE and self.lock.acquire(blocking=False):
             try:
                 if not self.closed:
-                    team.copy(target, source, nbytes)
+                    team.move(team.copies, target, source, (nbytes,))
                     return
             finally:
                 self.lock.release()
         ctypes.memmove(target, source, nbytes)
+
+    def panels_of(self, parameter: str, shape: tuple[int, ...], dtype: str) -> int | None:
+        """Return how a tensor for `parameter` is packed for the programs here, if it is."""
+        asked = {
+            each.panels
+            for program in self._programs
+            for each in program.contract.parameters
+            if each.name == parameter
+        }
+        panels = asked.pop() if len(asked) == 1 else None
+        return panels if panels is not None and fits_panels(shape, dtype, panels) else None
+
+    def repack(
+        self, target: int, source: int, shape: tuple[int, ...], panels: int, *, packing: bool
+    ) -> None:
+        """Copy a matrix that becomes packed, or row-major: on all threads where they are free."""
+        # A program that takes packed weights can pack them.
+        library = next(each.library for each in self._programs if each.library.pack_address)
+        address = library.pack_address if packing else library.unpack_address
+        assert address is not None
+        symbols = (*shape, panels)
+        if self.team and self.lock.acquire(blocking=False):
+            try:
+                if not self.closed:
+                    self.team.move(address, target, source, symbols)
+                    return
+            finally:
+                self.lock.release()
+        call = _move_call(target, source, symbols)
+        _RUN(address)(ctypes.addressof(call), 0)
 
     def close(self) -> None:
         """Stop the threads and free the device tensors; twice is once.
@@ -178,11 +223,13 @@ class BoundCall:
         self._pointers = (ctypes.c_void_p * len(bound))(*(each.address for each, _ in bound))
         self._symbols = (ctypes.c_int64 * len(symbols))(*symbols.values())
         team = worker.team
+        packed = bytes(each.panels is not None for each, _ in bound)
         self._call = Call(
             arguments=self._pointers,
             symbols=self._symbols,
             team=team.address if team else None,
             threads=worker.threads,
+            packed=packed if any(packed) else None,
         )
         address = ctypes.addressof(self._call)
         if team:
@@ -217,6 +264,15 @@ class BoundCall:
         self._keep = self._result = None
 
 
+def _move_call(target: int, source: int, symbols: Sequence[int]) -> Call:
+    """Return the call of one thread that moves memory."""
+    return Call(
+        arguments=(ctypes.c_void_p * 2)(target, source),
+        symbols=(ctypes.c_int64 * len(symbols))(*symbols),
+        threads=1,
+    )
+
+
 def busy() -> WorkerError:
     """Return the error of a worker that is running a call."""
     return WorkerError(
@@ -237,8 +293,7 @@ class _Team:
     def __init__(self, library: Library, threads: int, pin: bool):
         processors = team_processors(threads) if pin else []
         self.dispatch = library.pool_dispatch
-        self.copies = library.copy_address is not None
-        self._copy = library.copy_address
+        self.copies = library.copy_address
         self._size = threads
         self._stop = library.pool_stop
         self._memory = Memory(library.pool_bytes(threads))
@@ -276,15 +331,11 @@ class _Team:
                 f"a thread cannot be pinned to processor {processor}: {error.strerror}"
             ) from None
 
-    def copy(self, target: int, source: int, nbytes: int) -> None:
-        """Copy memory, each thread its pages; the team `copies`, and is not running."""
-        call = Call(
-            arguments=(ctypes.c_void_p * 2)(target, source),
-            symbols=(ctypes.c_int64 * 1)(nbytes),
-            team=self.address,
-            threads=self._size,
-        )
-        self.dispatch(self.address, self._copy, ctypes.addressof(call))
+    def move(self, function: int, target: int, source: int, symbols: Sequence[int]) -> None:
+        """Run a function that moves memory, each thread its part; the team is not running."""
+        call = _move_call(target, source, symbols)
+        call.team, call.threads = self.address, self._size
+        self.dispatch(self.address, function, ctypes.addressof(call))
 
     def stop(self) -> None:
         """Make the threads leave, and wait for them."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from aotc import outside
 from aotc.config import Config
@@ -13,7 +15,31 @@ from aotc.runtime.library import ABI_VERSION
 from aotc.toolchain import zig
 from aotc.toolchain.base import Finding, Lowered, Toolchain
 
+if TYPE_CHECKING:
+    from aotc import frontend
+
 PLATFORM = "cpu"
+
+
+def lower(
+    config: Config, program: str, target: str, arguments: Sequence[Argument] | None = None
+) -> frontend.Lowered:
+    """Return what the code generator takes: IR after all passes, and what `target` packs.
+
+    Raises as `frontend.lower` does.
+    """
+    from aotc import frontend
+    from aotc.codegen.panels import panels
+    from aotc.ops.verify import verify
+    from aotc.passes import run_passes
+
+    wrapper = str(config.wrapper(program, PLATFORM))
+    lowered = frontend.lower(config, PLATFORM, wrapper, arguments)
+    ir = run_passes(lowered.program, verify)
+    contract = lowered.contract
+    if zig.TARGETS[target].panels:
+        contract = contract.with_panels(panels(ir))
+    return replace(lowered, program=ir, contract=contract)
 
 
 class Native(Toolchain):
@@ -39,32 +65,23 @@ class Native(Toolchain):
         target: str,
         arguments: Sequence[Argument] | None = None,
     ) -> Lowered:
-        from aotc import frontend
         from aotc.codegen.source import generate
         from aotc.ir.text import print_program
-        from aotc.ops.verify import verify
-        from aotc.passes import run_passes
 
-        wrapper = str(config.wrapper(program, PLATFORM))
         with outside.watch(config.source, config.kernels_for(PLATFORM)) as reads:
-            lowered = frontend.lower(config, PLATFORM, wrapper, arguments)
-        ir = run_passes(lowered.program, verify)
-        symbols = [symbol.name for symbol in lowered.contract.symbols]
+            lowered = lower(config, program, target, arguments)
         return Lowered(
             lowered.contract,
-            print_program(ir),
-            lambda: generate(ir, symbols),
+            print_program(lowered.program),
+            lambda: generate(lowered.program, lowered.contract),
             {**reads.files, **lowered.files},
             tuple(reads.others),
             lowered.warnings,
         )
 
     def contract(self, config: Config, program: str, target: str) -> Contract:
-        from aotc import frontend
-
-        # The parameters that are returned come from the body, so it is lowered, in 0.05 s.
-        wrapper = str(config.wrapper(program, PLATFORM))
-        return frontend.lower(config, PLATFORM, wrapper, None).contract
+        # What is returned, and what is packed, comes from the body, so it is lowered, in 0.05 s.
+        return self.lower(config, program, target).contract
 
     def compile(
         self, config: Config, program: str, target: str, lowered: Lowered

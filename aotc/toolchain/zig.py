@@ -26,10 +26,11 @@ _LINK_FLAGS = ("-shared", "--no-undefined", "--build-id=none", "-z", "noexecstac
 
 @dataclass(frozen=True)
 class Target:
-    """A CPU level: the triple and the flags that select it."""
+    """A CPU level: the triple and the flags that select it; `panels` where weights are packed."""
 
     triple: str
     flags: tuple[str, ...]
+    panels: bool = True
 
 
 # Without the second flag clang splits every vector of 512 bits.
@@ -37,8 +38,8 @@ _V4 = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 TARGETS = {
     "x86_64_v3": Target("x86_64-linux-gnu", ("-march=x86-64-v3",)),
     "x86_64_v4": Target("x86_64-linux-gnu", _V4),
-    # Also the matrix unit, for bf16.
-    "x86_64_amx": Target("x86_64-linux-gnu", (*_V4, "-mamx-tile", "-mamx-bf16")),
+    # Also the matrix unit, for bf16, which takes row-major weights.
+    "x86_64_amx": Target("x86_64-linux-gnu", (*_V4, "-mamx-tile", "-mamx-bf16"), panels=False),
     "aarch64": Target("aarch64-linux-gnu", ("-march=armv8-a",)),
 }
 

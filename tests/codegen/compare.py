@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from aotc import reference
+from aotc.codegen.panels import panels
 from aotc.codegen.source import generate
 from aotc.contract import Contract, Direction, DynamicSymbol, Parameter
 from aotc.dtypes import BF16
@@ -45,7 +46,7 @@ def contract_of(program: Program) -> Contract:
 @cache
 def compiled(text: str, target: str) -> tuple[Program, Any]:
     """Return the parsed program and the loaded machine code of it after all passes."""
-    program, contract, source = source_of(text)
+    program, contract, source = source_of(text, target)
     return program, load_program(contract, compile_shared_object(source, TARGETS[target]), target)
 
 
@@ -83,13 +84,13 @@ BARRIER = "aotc_barrier(call, thread);"
 _RUN = "AOTC_EXPORT void aotc_run(const aotc_call *call, int32_t thread) {"
 
 
-def source_of(text: str) -> tuple[Program, Contract, str]:
+def source_of(text: str, target: str) -> tuple[Program, Contract, str]:
     """Return a program of textual IR, its contract, and its C."""
     program = parse_program(text)
     verify(program)
-    contract = contract_of(program)
-    source = generate(run_passes(program, verify), [each.name for each in contract.symbols])
-    return program, contract, source
+    ir = run_passes(program, verify)
+    contract = contract_of(program).with_panels(panels(ir) if TARGETS[target].panels else {})
+    return program, contract, generate(ir, contract)
 
 
 @cache
@@ -98,14 +99,14 @@ def compiled_in_phases(text: str, without: int | None = None) -> tuple[Program, 
 
     `without` is the number of a barrier that is left out.
     """
-    program, contract, source = source_of(text)
+    target = TARGETS_HERE[0]
+    program, contract, source = source_of(text, target)
     before, after = source.split(_RUN)
     pieces = after.split(BARRIER)
     if without is not None:
         pieces[without : without + 2] = ["".join(pieces[without : without + 2])]
     body = "test_barrier(call, thread);".join(pieces)
     source = before + _PHASES + _RUN.replace("AOTC_EXPORT void aotc", "static void test") + body
-    target = TARGETS_HERE[0]
     return program, load_program(contract, compile_shared_object(source, TARGETS[target]), target)
 
 
@@ -148,7 +149,10 @@ def _run(
             value = arguments[each.name]
             if isinstance(each.variable, TensorVar):
                 bits = to_bf16(value) if each.variable.dtype == BF16 else value
-                passed.append(worker.alloc_tensor(bits.shape, each.variable.dtype.name, init=bits))
+                dtype = each.variable.dtype.name
+                # Weights are packed: that row-major ones give the same is a test of its own.
+                tensor = worker.alloc_tensor(bits.shape, dtype, init=bits, parameter=each.name)
+                passed.append(tensor)
             else:
                 passed.append(value)
         worker(*passed)

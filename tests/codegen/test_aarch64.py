@@ -60,7 +60,7 @@ def check(text: str, arguments: Mapping[str, Any]) -> None:
     """Assert that both give the same bits in everything that the program writes."""
     program = run_passes(parse_program(text), verify)
     contract = contract_of(program)
-    source = generate(program, [each.name for each in contract.symbols])
+    source = generate(program, contract)
     content = compile_shared_object(source, TARGETS["aarch64"])
     passed = []
     for each in program.parameters:

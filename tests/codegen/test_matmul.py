@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compare import MATRIX_TARGETS, TARGETS_HERE, from_bf16, run_native, to_bf16
+from compare import MATRIX_TARGETS, TARGETS_HERE, contract_of, from_bf16, run_native, to_bf16
 
 from aotc.codegen.source import generate
 from aotc.ir.text import parse_program
@@ -178,7 +178,7 @@ out_1: fp32[1, 16] = assemble(out, c, [0, 0])
 yields(out_1)
 """
     )
-    source = generate(run_passes(program, verify), [])
+    source = generate(run_passes(program, verify), contract_of(program))
     path = tmp_path / "bare.so"
     path.write_bytes(compile_shared_object(source, TARGETS[TARGETS_HERE[0]]))
     code = """
@@ -191,7 +191,7 @@ library.aotc_workspace_bytes.restype = ctypes.c_int64
 room = (c_char * (library.aotc_workspace_bytes(None, c_int32(1)) + 64))()
 arguments = (c_void_p * 3)(*map(addressof, (a, b, out)))
 aligned = (addressof(room) + 63) // 64 * 64
-call = (c_void_p * 5)(addressof(arguments), 0, aligned, 0, 1)
+call = (c_void_p * 6)(addressof(arguments), 0, aligned, 0, 1, 0)
 library.aotc_run(call, c_int32(0))
 assert list(out) == [32.0] * 16
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compare import BARRIER, check, from_bf16, phases_agree, source_of, to_bf16
+from compare import BARRIER, TARGETS_HERE, check, from_bf16, phases_agree, source_of, to_bf16
 
 from aotc import config, frontend
 from aotc.codegen.source import generate
@@ -63,7 +63,9 @@ def layers(rows: int) -> dict[str, np.ndarray]:
 
 def body(text: str) -> str:
     """Return the C of the run itself."""
-    return source_of(text)[2].split("aotc_run(const aotc_call *call, int32_t thread) {")[1]
+    return source_of(text, TARGETS_HERE[0])[2].split(
+        "aotc_run(const aotc_call *call, int32_t thread) {"
+    )[1]
 
 
 TEXT = LAYERS.replace("dim.L", "3")
@@ -131,8 +133,7 @@ yields(out_1)
 def test_a_decoded_layer_waits_six_times_at_most() -> None:
     chosen = config.load("qwen3-14b", Path(__file__).parents[2] / "models")
     lowered = frontend.lower(chosen, "cpu", str(chosen.wrapper("decode", "cpu")), None)
-    symbols = [symbol.name for symbol in lowered.contract.symbols]
-    source = generate(run_passes(lowered.program, verify), symbols)
+    source = generate(run_passes(lowered.program, verify), lowered.contract)
     before, inside = source.split("    for (int64_t layer ")
     layer, after = inside.split("\n    }\n", 1)
     assert layer.count(BARRIER) <= 6

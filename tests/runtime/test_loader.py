@@ -96,10 +96,10 @@ def test_a_wrong_target_is_not_mapped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "hint"), [(0, "build the artifact again"), (2, "install a newer aotc")]
+    ("version", "hint"), [(1, "build the artifact again"), (3, "install a newer aotc")]
 )
 def test_abi_versions(version: int, hint: str) -> None:
-    message = f"the artifact is for ABI version {version}, this loader is for 1"
+    message = f"the artifact is for ABI version {version}, this loader is for 2"
     with pytest.raises(LoadError, match=message) as caught:
         load_program(EMPTY, b"not even an object", HOST_TARGET, version)
     assert caught.value.hint == hint
@@ -187,7 +187,7 @@ def test_load_from_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"abi_version": 2}, "the artifact is for ABI version 2, this loader is for 1"),
+        ({"abi_version": 2}, "the artifact is for ABI version 2, this loader is for 2"),
         ({"ranks": 2}, "it has 2 ranks, this loader runs one"),
         ({"content": b"text"}, "the object cannot be mapped: "),
     ],

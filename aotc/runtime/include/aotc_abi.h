@@ -1,4 +1,4 @@
-/* The C ABI of an aotc program, version 1.
+/* The C ABI of an aotc program, version 2.
  *
  * A program for `cpu` is a shared object that needs no library, not even libc. A host (a C or C++
  * server, or aotc.runtime) maps it with dlopen, checks aotc_abi_version(), and calls it:
@@ -18,7 +18,7 @@
 #ifndef AOTC_ABI_H
 #define AOTC_ABI_H
 
-#define AOTC_ABI_VERSION 1
+#define AOTC_ABI_VERSION 2
 #define AOTC_WORKSPACE_ALIGNMENT 64
 #define AOTC_POOL_ALIGNMENT 128
 #define AOTC_COPY_PIECE (2 << 20)
@@ -52,7 +52,8 @@ extern "C" {
 /* One call of a program. Everything it points at stays valid until the call returns. */
 typedef struct aotc_call {
     /* One pointer for each parameter of the contract, in order, aligned to its element type: to
-     * the elements, contiguous and row-major; for a scalar, to its value. */
+     * the elements, contiguous and row-major unless `packed` says otherwise; for a scalar, to its
+     * value. */
     void *const *arguments;
     /* One value for each symbol of the contract, in the order of its `symbols`. */
     const int64_t *symbols;
@@ -65,6 +66,10 @@ typedef struct aotc_call {
     int32_t threads;
     /* Zero. */
     int32_t reserved;
+    /* One byte for each parameter: 1 where the argument is packed as the contract asks, by
+     * aotc_pack, 0 where it is row-major. May be NULL where none is packed. Only a parameter whose
+     * contract has `panels` may be packed; results are the same, bit for bit. */
+    const uint8_t *packed;
 } aotc_call;
 
 typedef void (*aotc_run_function)(const aotc_call *call, int32_t thread);
@@ -96,6 +101,16 @@ AOTC_EXPORT void aotc_pool_dispatch(void *pool, aotc_run_function run, const aot
  * is touched first, and placed, by all of the team, on a huge page each. Objects of before it was
  * there lack it. */
 AOTC_EXPORT void aotc_copy(const aotc_call *call, int32_t thread);
+
+/* Pack a matrix of bf16, call->arguments[1], row-major, into call->arguments[0], which has as many
+ * bytes and does not overlap: an aotc_run_function. call->symbols are its rows, its columns, and
+ * the `depth` of `panels` in the contract. With a depth, the columns are a multiple of 16 and the
+ * rows of the depth; blocks of so many rows are packed each for itself. Without, 0, the rows are a
+ * multiple of 16 and the columns of 128, and blocks of 16 rows are packed each for itself. */
+AOTC_EXPORT void aotc_pack(const aotc_call *call, int32_t thread);
+
+/* The reverse of aotc_pack: call->arguments[1] is packed, call->arguments[0] row-major. */
+AOTC_EXPORT void aotc_unpack(const aotc_call *call, int32_t thread);
 
 /* Make every aotc_pool_enter return. No dispatch may be running, and none may follow. */
 AOTC_EXPORT void aotc_pool_stop(void *pool);
