@@ -150,7 +150,7 @@ def test_parts_that_do_not_fit(make: Callable[[], Contract], message: str) -> No
 def test_json_and_back() -> None:
     contract = Contract(
         (
-            Parameter("x", "bf16", ("M", 4, "N")),
+            Parameter("x", "bf16", ("M", 4, "N"), panels=256),
             Parameter("scale", "fp32", ()),
             Parameter("y", "int32", ("N",), Direction.INOUT),
         ),
@@ -159,9 +159,10 @@ def test_json_and_back() -> None:
     )
     text = to_json(contract)
     assert text == (
-        b'{"parameters":[{"name":"x","dtype":"bf16","dims":["M",4,"N"],"direction":"in"},'
-        b'{"name":"scale","dtype":"fp32","dims":[],"direction":"in"},'
-        b'{"name":"y","dtype":"int32","dims":["N"],"direction":"inout"}],'
+        b'{"parameters":[{"name":"x","dtype":"bf16","dims":["M",4,"N"],"direction":"in",'
+        b'"panels":256},'
+        b'{"name":"scale","dtype":"fp32","dims":[],"direction":"in","panels":null},'
+        b'{"name":"y","dtype":"int32","dims":["N"],"direction":"inout","panels":null}],'
         b'"symbols":[{"name":"M","minimum":"1","maximum":"N","multiple_of":"2",'
         b'"equals":"N - 2"},{"name":"N"}],"returns":["y","x"]}'
     )

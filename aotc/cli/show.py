@@ -112,6 +112,8 @@ def _contract(contract: Contract) -> Iterator[str]:
 
 def _parameter(parameter: Parameter) -> tuple[str, ...]:
     dims = f"[{', '.join(map(str, parameter.dims))}]" if parameter.dims else "scalar"
+    if parameter.panels is not None:
+        dims += ", faster packed"
     return (parameter.name, parameter.direction.value, parameter.dtype, dims)
 
 

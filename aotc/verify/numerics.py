@@ -27,6 +27,8 @@ from aotc.verify.check import NUMERICS, Check
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from aotc.runtime import DeviceTensor, Worker
+
 SEED = 0
 _CASES = "cases"
 _THREADS = (1, 2)
@@ -159,7 +161,8 @@ def _run_program(
             staging = max([_staging(case) for case in cases], default=0)
             workers = [stack.enter_context(program.prepare(staging=staging)), None]
         else:
-            workers = [stack.enter_context(program.prepare(threads)) for threads in _THREADS]
+            one, two = (stack.enter_context(program.prepare(threads)) for threads in _THREADS)
+            workers = [one, _Packed(two, contract)]
         runner = _Runner(contract, golden, workers[0], workers[1])
         begin = time.monotonic()
         for case in cases:
@@ -251,10 +254,34 @@ def _random(shape: tuple[int, ...], parameter: Parameter, generator: Any) -> Ten
     return torch.randn(shape, generator=generator).to(dtype)
 
 
+class _Packed:
+    """Calls a worker with its weights as it likes them best: packed, on the device."""
+
+    def __init__(self, worker: Worker, contract: Contract):
+        self._worker, self._parameters = worker, contract.parameters
+        self._kept: dict[str, tuple[Tensor, DeviceTensor]] = {}
+
+    def __call__(self, *arguments: Tensor) -> object:
+        return self._worker(*map(self._given, self._parameters, arguments))
+
+    def _given(self, parameter: Parameter, value: Tensor) -> object:
+        if parameter.panels is None:
+            return value
+        name = parameter.name
+        host, tensor = self._kept.get(name, (None, None))
+        if host is not value:  # cases often have the same weights
+            if tensor is not None:
+                tensor.free()
+            tensor = self._worker.alloc_tensor(value.shape, parameter.dtype, value, parameter=name)
+            self._kept[name] = value, tensor
+        return tensor
+
+
 class _Runner:
     """Runs cases through a program, with one thread and with two, and through its golden.
 
-    What has no threads has no `two`.
+    With two its weights are packed, where the program takes them so. What has no threads has no
+    `two`.
     """
 
     def __init__(
@@ -281,7 +308,8 @@ class _Runner:
             for parameter in self.written:
                 name = parameter.name
                 for mismatch in _same_bits(both[name], found[name]):
-                    message = f"{_THREADS[1]} threads give other bits than one: {mismatch.message}"
+                    given = f"{_THREADS[1]} threads and packed weights"
+                    message = f"{given} give other bits: {mismatch.message}"
                     yield name, Mismatch(message, mismatch.expected, mismatch.found)
             del both
         for alone in case.alone:

@@ -97,7 +97,7 @@ def test_summary(aotc, built: Project):
     assert (result.code, result.err) == (0, "")
     shown = json.loads(aotc("show", "small", "twice", "--json").out)
     assert result.out.startswith(f"twice of small for {HOST}\n\nbuilt by  aotc ")
-    assert "\nABI       1\n" in result.out
+    assert "\nABI       2\n" in result.out
     for digest in (shown["manifest"], *(layer["digest"] for layer in shown["layers"])):
         assert digest in result.out
     assert result.out.endswith(

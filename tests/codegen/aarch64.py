@@ -41,17 +41,22 @@ def _host() -> Path:
 
 
 def run(
-    content: bytes, arguments: Sequence[np.ndarray], symbols: Sequence[int], threads: int
+    content: bytes,
+    arguments: Sequence[np.ndarray],
+    symbols: Sequence[int],
+    threads: int,
+    packed: Sequence[bool] | None = None,
 ) -> list[np.ndarray]:
-    """Return what `arguments` are after a call of the object `content`."""
+    """Return what `arguments`, of which some are `packed`, are after a call of `content`."""
     assert QEMU is not None
     starts: list[int] = []
-    end = 8 * (3 + len(symbols) + len(arguments))
+    end = 8 * (3 + len(symbols) + 2 * len(arguments))
+    flags = packed or [False] * len(arguments)
     for each in arguments:
         starts.append(-(-end // _ALIGNMENT) * _ALIGNMENT)
         end = starts[-1] + each.nbytes
     job = bytearray(end)
-    words = np.array([threads, len(symbols), len(arguments), *symbols, *starts], np.int64)
+    words = np.array([threads, len(symbols), len(arguments), *symbols, *starts, *flags], np.int64)
     job[: words.nbytes] = words.tobytes()
     for start, each in zip(starts, arguments, strict=True):
         job[start : start + each.nbytes] = np.ascontiguousarray(each).tobytes()

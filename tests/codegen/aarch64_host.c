@@ -166,15 +166,20 @@ __attribute__((used)) static void host_main(long *stack) {
     const int64_t *words = (const int64_t *)job;
     int32_t threads = (int32_t)words[0];
     const int64_t *values = words + 3, *starts = values + words[1];
+    const int64_t *flags = starts + words[2];
     void *arguments[64];
+    uint8_t packed[64];
     if (words[2] > 64) stop(106);
-    for (int64_t i = 0; i < words[2]; i++) arguments[i] = job + starts[i];
+    for (int64_t i = 0; i < words[2]; i++) {
+        arguments[i] = job + starts[i];
+        packed[i] = (uint8_t)flags[i];
+    }
 
     int32_t (*version)(void) = find("aotc_abi_version");
     if (version() != AOTC_ABI_VERSION) stop(107);
     int64_t (*workspace_bytes)(const int64_t *, int32_t) = find("aotc_workspace_bytes");
     aotc_run_function run = find("aotc_run");
-    aotc_call call = {.arguments = arguments, .symbols = values, .threads = threads};
+    aotc_call call = {.arguments = arguments, .symbols = values, .threads = threads, .packed = packed};
     call.workspace = anonymous(workspace_bytes(values, threads));
     if (threads == 1) {
         run(&call, 0);

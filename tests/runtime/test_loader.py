@@ -150,7 +150,7 @@ def test_the_pool_of_one_object_runs_another() -> None:
 
 
 def store(
-    root: Path, content: bytes, target: str = HOST_TARGET, abi_version: int = 1, ranks: int = 1
+    root: Path, content: bytes, target: str = HOST_TARGET, abi_version: int = 2, ranks: int = 1
 ) -> None:
     """Publish `content` as program `count` of model `tiny` in a store at `root`."""
     program = DistributedCompiledProgram(
@@ -187,7 +187,7 @@ def test_load_from_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"abi_version": 2}, "the artifact is for ABI version 2, this loader is for 2"),
+        ({"abi_version": 3}, "the artifact is for ABI version 3, this loader is for 2"),
         ({"ranks": 2}, "it has 2 ranks, this loader runs one"),
         ({"content": b"text"}, "the object cannot be mapped: "),
     ],

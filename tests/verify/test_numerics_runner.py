@@ -74,7 +74,7 @@ def test_other_bits_with_two_threads() -> None:
         out[2, 3] = torch.nextafter(out[2, 3], torch.tensor(100.0))
 
     (found,) = run(golden, two)
-    assert found.startswith("out: 2 threads give other bits than one: 1 of 12 elements")
+    assert found.startswith("out: 2 threads and packed weights give other bits: 1 of 12 elements")
 
 
 def test_other_bits_alone() -> None:
