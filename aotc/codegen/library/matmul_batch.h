@@ -11,34 +11,40 @@ AOTC_INLINE void aotc_batch_dots_LEFT_RIGHT(int rows, int count, int64_t k, cons
                                             int64_t a_row, const RIGHT_TYPE *b, int64_t b_row,
                                             const RIGHT_TYPE *next, aotc_v16 *sums) {
     aotc_v16 sum[AOTC_DOT_ROWS][4];
-    // What registers hold.
-    const int width = AOTC_DOT_ROWS > 6 ? (rows > 6 ? 2 : 4) : 1;
+    const int width = AOTC_PART_COLUMNS(rows);
     for (int g = 0; g < 4; g += width) {
         const RIGHT_TYPE *row[4];
-        for (int j = 0; j < width; ++j) {
-            row[j] = b + (g + j < count ? g + j : 0) * b_row;
-            for (int i = 0; i < rows; ++i) sum[i][g + j] = (aotc_v16){0};
-        }
-        int64_t p = 0;
-        for (; p + 16 <= k; p += 16) {
-            aotc_v16 w[4];
-            for (int j = 0; j < width; ++j) {
-                w[j] = aotc_load16_RIGHT(row[j] + p);
-                if (p * sizeof(RIGHT_TYPE) % 64 == 0) __builtin_prefetch(next + (g + j) * k + p);
-            }
-            for (int i = 0; i < rows; ++i) {
-                aotc_v16 x = *(const aotc_v16u *)(a + i * a_row + p);
-                for (int j = 0; j < width; ++j)
-                    sum[i][g + j] = __builtin_elementwise_fma(x, w[j], sum[i][g + j]);
-            }
-        }
-        for (int j = 0; j < width && p < k; ++j) {
-            aotc_v16 w = {0};
-            for (int64_t l = 0; l < k - p; ++l) w[l] = AOTC_TO_FLOAT_RIGHT(row[j][p + l]);
-            // The rows of A end in zeros.
+        for (int j = 0; j < width; ++j) row[j] = b + (g + j < count ? g + j : 0) * b_row;
+        for (int half = 0; half < 16; half += AOTC_PART) {
+            aotc_part part[AOTC_DOT_ROWS][4];
             for (int i = 0; i < rows; ++i)
-                sum[i][g + j] = __builtin_elementwise_fma(*(const aotc_v16u *)(a + i * a_row + p), w,
-                                                          sum[i][g + j]);
+                for (int j = 0; j < width; ++j) part[i][j] = (aotc_part){0};
+            int64_t p = 0;
+            for (; p + 16 <= k; p += 16) {
+                aotc_part w[4];
+                for (int j = 0; j < width; ++j) {
+                    w[j] = aotc_load_part_RIGHT(row[j] + p + half);
+                    if (half == 0 && p * sizeof(RIGHT_TYPE) % 64 == 0)
+                        __builtin_prefetch(next + (g + j) * k + p);
+                }
+                for (int i = 0; i < rows; ++i) {
+                    aotc_part x = *(const aotc_part *)(a + i * a_row + p + half);
+                    for (int j = 0; j < width; ++j)
+                        part[i][j] = __builtin_elementwise_fma(x, w[j], part[i][j]);
+                }
+            }
+            for (int j = 0; j < width && p < k; ++j) {
+                aotc_part w = {0};
+                for (int64_t l = 0; l < AOTC_PART && p + half + l < k; ++l)
+                    w[l] = AOTC_TO_FLOAT_RIGHT(row[j][p + half + l]);
+                // The rows of A end in zeros.
+                for (int i = 0; i < rows; ++i)
+                    part[i][j] = __builtin_elementwise_fma(
+                        *(const aotc_part *)(a + i * a_row + p + half), w, part[i][j]);
+            }
+            for (int i = 0; i < rows; ++i)
+                for (int j = 0; j < width; ++j)
+                    *(aotc_part *)((float *)&sum[i][g + j] + half) = part[i][j];
         }
     }
     for (int i = 0; i < rows; ++i)

@@ -55,12 +55,13 @@ AOTC_INLINE void aotc_panel_tile(int rows, int panels, int pace, int64_t pairs, 
     for (int64_t p = 0; p < pairs; p += unrolled, next += 16) {
         for (int h = 0; h < panels && pace; ++h) __builtin_prefetch(next + h * panel);
 #pragma clang loop unroll(full)
-        for (int q = p; q < p + unrolled; ++q) {
-            aotc_panel_step(rows, panels, a + 2 * q * rows, b + q * 16, panel, 0, sum);
+        for (int q = 0; q < unrolled; ++q) {
+            const float *x = a + 2 * (p + q) * rows;
+            const uint32_t *words = b + (p + q) * 16;
+            aotc_panel_step(rows, panels, x, words, panel, 0, sum);
             // Hidden, so that the words are loaded again: registers do not hold them meanwhile.
-            const uint32_t *again = b + q * 16;
-            __asm__("" : "+r"(again));
-            aotc_panel_step(rows, panels, a + (2 * q + 1) * rows, again, panel, 1, sum);
+            __asm__("" : "+r"(words));
+            aotc_panel_step(rows, panels, x + rows, words, panel, 1, sum);
         }
     }
     for (int i = 0; i < rows; ++i)
@@ -94,14 +95,15 @@ AOTC_OUTLINE void aotc_panel_few(int rows, int64_t panels, int64_t pairs, const 
 #undef AOTC_CASE
 }
 
-// A part of the rows of A.
-AOTC_OUTLINE void aotc_panel_some(int rows, int panels, int64_t pairs, const float *a,
+// A part of the rows of A: of two, where `both` is set, or of more.
+AOTC_OUTLINE void aotc_panel_some(int rows, int panels, int both, int64_t pairs, const float *a,
                                   const uint32_t *b, int64_t panel, float *c, int64_t c_row,
                                   int first, const uint32_t *next) {
 #define AOTC_CASE(ROWS) \
     case ROWS: \
-        if (panels == AOTC_PANELS_OF_MANY) AOTC_TILE(ROWS, AOTC_PANELS_OF_MANY, 4); \
-        else AOTC_TILE(ROWS, 1, 0); \
+        if (AOTC_PANELS_OF_MANY > 1 && panels == 1) AOTC_TILE(ROWS, 1, 0); \
+        else if (both && ROWS > 2) AOTC_TILE(ROWS, AOTC_PANELS_OF_MANY, 2); \
+        else AOTC_TILE(ROWS, AOTC_PANELS_OF_MANY, 4); \
         break;
     switch (rows) { AOTC_EACH_ROWS(AOTC_CASE) }
 #undef AOTC_CASE
@@ -142,15 +144,18 @@ static void aotc_panel_block(int64_t count, int64_t panels, int64_t depth, const
         const int width = panels - h < AOTC_PANELS_OF_MANY ? 1 : AOTC_PANELS_OF_MANY;
         const uint32_t *w = b + h * panel;
         const uint32_t *next = h + width < panels ? w + width * panel : after;
-        int rows, quarter = 0;
+        // Two tiles fetch a half of what comes next each, or the first four of more a quarter.
+        const int both = count <= 2 * AOTC_TILE_ROWS;
+        const int64_t share = pairs / (both ? 2 : 4) * 16;
+        int rows, tiles = 0;
         for (int64_t i = 0; i < count; i += rows) {
             rows = aotc_panel_rows(count - i);
             float *y = c + i * c_row + 16 * h;
             for (int q = 0; q < rows && !first && i + rows + q < count; ++q)
                 __builtin_prefetch(y + (rows + q) * c_row);
-            aotc_panel_some(rows, width, pairs, left + i * depth, w, panel, y, c_row, first, next);
-            // Four tiles fetch a quarter each.
-            next = ++quarter < 4 ? next + pairs / 4 * 16 : w;
+            aotc_panel_some(rows, width, both, pairs, left + i * depth, w, panel, y, c_row, first,
+                            next);
+            next = ++tiles < 4 ? next + share : w;
         }
     }
 }

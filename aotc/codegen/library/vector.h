@@ -34,7 +34,11 @@ typedef _Float16 aotc_h16 __attribute__((vector_size(32), aligned(2)));
 #define AOTC_DOT_BLOCK 16
 #define AOTC_DOT_MOST 128
 // Of a batch with few rows of A: the rows of B in a group, where the columns of B are contiguous.
+#if defined(__AVX512F__)
 #define AOTC_BATCH_DEPTH 4
+#else
+#define AOTC_BATCH_DEPTH 8
+#endif
 #define AOTC_MATMUL_SCRATCH (AOTC_A_ROW * AOTC_TILE_ROWS * 4 + AOTC_BLOCK * 4)
 
 // Where a thread stops between `first` and `end`, for other work on the columns of a contraction of m
@@ -93,6 +97,28 @@ AOTC_INLINE aotc_v16 aotc_sum4x4(const aotc_v16 *q) {
 #define AOTC_TO_FLOAT_bf16(x) aotc_float_from_bf16(x)
 #define AOTC_TO_FLOAT_fp16(x) ((float)(x))
 #define AOTC_TO_FLOAT_fp32(x) (x)
+
+// A part of such a vector, which one register holds: of dots with few rows of A, so many rows of B
+// at once that their sums fill the registers.
+#if defined(__AVX512F__)
+#define AOTC_PART 16
+#define AOTC_PART_COLUMNS(ROWS) ((ROWS) > 6 ? 2 : 4)
+#else
+#define AOTC_PART 8
+#define AOTC_PART_COLUMNS(ROWS) 2
+#endif
+typedef float aotc_part __attribute__((vector_size(4 * AOTC_PART), aligned(4)));
+typedef uint16_t aotc_part_u16 __attribute__((vector_size(2 * AOTC_PART), aligned(2)));
+typedef uint32_t aotc_part_u32 __attribute__((vector_size(4 * AOTC_PART)));
+typedef _Float16 aotc_part_f16 __attribute__((vector_size(2 * AOTC_PART), aligned(2)));
+
+AOTC_INLINE aotc_part aotc_load_part_bf16(const aotc_bf16 *p) {
+    return (aotc_part)(__builtin_convertvector(*(const aotc_part_u16 *)p, aotc_part_u32) << 16);
+}
+AOTC_INLINE aotc_part aotc_load_part_fp16(const _Float16 *p) {
+    return __builtin_convertvector(*(const aotc_part_f16 *)p, aotc_part);
+}
+AOTC_INLINE aotc_part aotc_load_part_fp32(const float *p) { return *(const aotc_part *)p; }
 
 AOTC_INLINE aotc_v16 aotc_load16_bf16(const aotc_bf16 *p) {
     aotc_u32x16 wide = __builtin_convertvector(*(const aotc_u16x16 *)p, aotc_u32x16) << 16;
