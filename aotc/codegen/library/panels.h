@@ -95,7 +95,7 @@ AOTC_OUTLINE void aotc_panel_few(int rows, int64_t panels, int64_t pairs, const 
 #undef AOTC_CASE
 }
 
-// A part of the rows of A: of two, where `both` is set, or of more.
+// A part of the rows of A; `both` says how fast to fetch, see aotc_panel_block.
 AOTC_OUTLINE void aotc_panel_some(int rows, int panels, int both, int64_t pairs, const float *a,
                                   const uint32_t *b, int64_t panel, float *c, int64_t c_row,
                                   int first, const uint32_t *next) {
@@ -144,8 +144,9 @@ static void aotc_panel_block(int64_t count, int64_t panels, int64_t depth, const
         const int width = panels - h < AOTC_PANELS_OF_MANY ? 1 : AOTC_PANELS_OF_MANY;
         const uint32_t *w = b + h * panel;
         const uint32_t *next = h + width < panels ? w + width * panel : after;
-        // Two tiles fetch a half of what comes next each, or the first four of more a quarter.
-        const int both = count <= 2 * AOTC_TILE_ROWS;
+        // Where there are few tiles the first two fetch a half of what comes next each, of more the
+        // first four a quarter.
+        const int both = count <= 3 * AOTC_TILE_ROWS;
         const int64_t share = pairs / (both ? 2 : 4) * 16;
         int rows, tiles = 0;
         for (int64_t i = 0; i < count; i += rows) {
@@ -155,7 +156,7 @@ static void aotc_panel_block(int64_t count, int64_t panels, int64_t depth, const
                 __builtin_prefetch(y + (rows + q) * c_row);
             aotc_panel_some(rows, width, both, pairs, left + i * depth, w, panel, y, c_row, first,
                             next);
-            next = ++tiles < 4 ? next + share : w;
+            next = ++tiles < (both ? 2 : 4) ? next + share : w;
         }
     }
 }
