@@ -104,6 +104,8 @@ def command(
         if "MAX_SEQ" in names:
             max_seq_len = min(max_seq_len, int(names["MAX_SEQ"]))
     with prefill.prepare(threads) as worker:
+        # All of them before the weights, which are packed as they ask.
+        programs = Programs(worker, worker.load(decode), worker.load(greedy_sample))
         begin = time.monotonic()
 
         def allocate(_: str, shape: tuple[int, ...], dtype: str) -> Any:
@@ -122,7 +124,7 @@ def command(
         loaded = time.monotonic()
         printer.note(f"weights ready in {loaded - begin:.1f} s")
         generator = Generator(
-            Programs(worker, worker.load(decode), worker.load(greedy_sample)),
+            programs,
             names,
             given,
             max_seq_len=max_seq_len,

@@ -222,12 +222,15 @@ def _rows(run: Sequence[Nest], partition: Partition, team: bool, span: Span | No
         if constant_value(rows[axis]) == 1:
             continue
         extent = ctext.scalar(rows[axis])
-        loop = f"for (int64_t i{axis} = 0; i{axis} < {extent}; ++i{axis}) {{"
+        i = f"i{axis}"
+        # A loop without another one inside is left to the compiler to vectorize.
+        inner = any(line.lstrip().startswith("for (") for line in body)
+        step = f"{i} = aotc_hidden({i} + 1)" if inner else f"++{i}"
+        loop = f"for (int64_t {i} = 0; {i} < {extent}; {step}) {{"
         if team and axis == outermost and isinstance(partition, Rows):
             loop = (
-                f"for (int64_t i{axis} = aotc_share({extent}, 1, thread, threads), "
-                f"last = aotc_share({extent}, 1, thread + 1, threads); "
-                f"i{axis} < last; ++i{axis}) {{"
+                f"for (int64_t {i} = aotc_share({extent}, 1, thread, threads), "
+                f"last = aotc_share({extent}, 1, thread + 1, threads); {i} < last; {step}) {{"
             )
         body = [loop, *indent(body), "}"]
     return body

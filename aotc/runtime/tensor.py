@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import weakref
 from collections.abc import Sequence
@@ -97,8 +96,14 @@ class DeviceTensor(Described):
     def describe(self) -> tuple[Argument, object]:
         """Return what the contract checks, and the memory."""
         memory = self.memory
-        found = Argument(self.dtype, self.shape, address=memory.address, nbytes=self.nbytes)
-        return dataclasses.replace(found, panels=self.panels), memory
+        found = Argument(
+            self.dtype,
+            self.shape,
+            address=memory.address,
+            nbytes=self.nbytes,
+            panels=self.panels,
+        )
+        return found, memory
 
     def copy_from(self, host: Any) -> None:
         """Copy from `host`: a contiguous tensor of this shape and dtype; for bf16 also uint16.
@@ -135,19 +140,18 @@ class DeviceTensor(Described):
             return
         if self.panels is not None:
             raise TensorError("the tensor is packed for another parameter")
-        with self.worker.exclusive():
-            self._invalidate("packed")
-        self.panels = panels
-        if not self.nbytes:
-            return
         rows, columns = self.shape
         # Blocks of so many rows are packed each for itself.
         unit = panels or DOTS_ROWS
-        step = unit * max(1, _PIECE // (unit * columns * 2))
-        piece = Memory(min(step, rows) * columns * 2)
-        assert piece.address is not None
-        address = self.memory.address or 0
-        for row in range(0, rows, step):
+        step = unit * max(1, _PIECE // (unit * columns * 2 or 1))
+        piece = Memory(min(step, rows) * columns * 2)  # before anything changes
+        with self.worker.exclusive():
+            self._invalidate("packed")
+        self.panels = panels
+        address = self.memory.address
+        for row in range(0, rows if self.nbytes else 0, step):
+            assert address is not None
+            assert piece.address is not None
             shape = min(step, rows - row), columns
             place = address + row * columns * 2
             self.worker.copy(piece.address, place, shape[0] * columns * 2)

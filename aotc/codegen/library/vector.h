@@ -42,9 +42,15 @@ typedef _Float16 aotc_h16 __attribute__((vector_size(32), aligned(2)));
 #define AOTC_MATMUL_SCRATCH (AOTC_A_ROW * AOTC_TILE_ROWS * 4 + AOTC_BLOCK * 4)
 
 // Where a thread stops between `first` and `end`, for other work on the columns of a contraction of m
-// rows: few rows stay in cache whole, and of many as many columns as are packed at once.
+// rows: few rows stay in cache whole, and of many as many columns as are packed at once. Where
+// weights are packed it is A that is packed for each stop, so they are further apart.
 AOTC_INLINE int64_t aotc_block_end(int64_t first, int64_t end, int64_t m) {
-    int64_t most = m <= AOTC_FEW_ROWS ? end : AOTC_BLOCK / AOTC_DEPTH;
+    if (m <= AOTC_FEW_ROWS) return end;
+    int64_t most = AOTC_BLOCK / AOTC_DEPTH;
+#if !defined(__AVX512F__)
+    most = 2 * most;
+    if (m * most < AOTC_BLOCK / 4) most = AOTC_BLOCK / 4 / m / 16 * 16;
+#endif
     return end - first < most ? end : first + most;
 }
 
