@@ -1,5 +1,5 @@
 // Contractions of bf16, C[m][n] (+)= sum over k of A[m][k] * B, with B packed into panels: what
-// aotc_pack (pool.h) makes of a weight. In a panel, sixteen columns of B stand side by side, the
+// aotc_pack (pack.h) makes of a weight. In a panel, sixteen columns of B stand side by side, the
 // elements of two consecutive rows in one word, so one load gives two rows of sixteen floats.
 //
 //   kn: B[k][n], in blocks of `depth` rows: [k / depth][n / 16][depth / 2][16][2].
@@ -68,7 +68,7 @@ AOTC_INLINE void aotc_panel_tile(int rows, int panels, int pace, int64_t pairs, 
         for (int h = 0; h < panels; ++h) *(aotc_v16u *)(c + i * c_row + 16 * h) = sum[i][h];
 }
 
-#define AOTC_EACH_ROWS(CASE) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) AOTC_MORE_ROWS(CASE)
+#define AOTC_EACH_ROWS(CASE) CASE(3) CASE(4) CASE(5) CASE(6) AOTC_MORE_ROWS(CASE)
 #if AOTC_TILE_ROWS > 6
 #define AOTC_MORE_ROWS(CASE) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
 #else
@@ -91,18 +91,18 @@ AOTC_OUTLINE void aotc_panel_few(int rows, int64_t panels, int64_t pairs, const 
         } \
         break;
     int64_t h = 0, step;
-    switch (rows) { AOTC_EACH_ROWS(AOTC_CASE) }
+    switch (rows) { AOTC_CASE(1) AOTC_CASE(2) AOTC_EACH_ROWS(AOTC_CASE) }
 #undef AOTC_CASE
 }
 
-// A part of the rows of A; `both` says how fast to fetch, see aotc_panel_block.
+// A part of the rows of A, three at least; `both` says how fast to fetch, see aotc_panel_block.
 AOTC_OUTLINE void aotc_panel_some(int rows, int panels, int both, int64_t pairs, const float *a,
                                   const uint32_t *b, int64_t panel, float *c, int64_t c_row,
                                   int first, const uint32_t *next) {
 #define AOTC_CASE(ROWS) \
     case ROWS: \
         if (AOTC_PANELS_OF_MANY > 1 && panels == 1) AOTC_TILE(ROWS, 1, 0); \
-        else if (both && ROWS > 2) AOTC_TILE(ROWS, AOTC_PANELS_OF_MANY, 2); \
+        else if (both) AOTC_TILE(ROWS, AOTC_PANELS_OF_MANY, 2); \
         else AOTC_TILE(ROWS, AOTC_PANELS_OF_MANY, 4); \
         break;
     switch (rows) { AOTC_EACH_ROWS(AOTC_CASE) }
