@@ -242,3 +242,24 @@ def test_a_packed_tensor_is_used_as_what_it_is() -> None:
 
 def w_of(worker: Worker, w: np.ndarray) -> Any:
     return worker.alloc_tensor(w.shape, "bf16", w)
+
+
+@pytest.mark.parametrize("b_trans", [False, True])
+def test_a_turned_left_operand_changes_no_bit(b_trans: bool) -> None:
+    n, k = 32, 256
+    turned = text(n, k, b_trans).replace(f"a: In[bf16[dim.M, {k}]]", f"a: In[bf16[{k}, dim.M]]")
+    ir = run_passes(parse_program(turned.replace("a_trans=False", "a_trans=True")), verify)
+    contract = contract_of(ir).with_panels(panels(ir))
+    content = compile_shared_object(generate(ir, contract), TARGETS["x86_64_v3"])
+    w = bits(1, *((LAYERS * n, k) if b_trans else (LAYERS * k, n)))
+    with load_program(contract, content, "x86_64_v3").prepare(threads=1) as worker:
+        packed = worker.alloc_tensor(w.shape, "bf16", w, parameter="w")
+        assert packed.panels is not None
+        a = worker.alloc_tensor((k, 7), "bf16", np.ascontiguousarray(bits(2, 7, k).T))
+        found = []
+        for weight in (w_of(worker, w), packed):
+            out, total = np.zeros((2, 7, n), np.float32)
+            start = np.full((7, n), 0.5, np.float32)
+            worker(a, weight, np.array([1], np.int32), start, out, total)
+            found.append(out.tobytes() + total.tobytes())
+        assert found[0] == found[1]

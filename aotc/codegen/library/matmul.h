@@ -248,8 +248,9 @@ AOTC_OUTLINE void aotc_nt_rows_LEFT_RIGHT(int rows, int64_t n, int64_t k, const 
 // Parts of k that stay in the first cache, for blocks of B's rows: long ones, of few rows, where
 // there is little to compute on each.
 AOTC_OUTLINE void aotc_nt_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a,
-                                     int64_t a_row, const RIGHT_TYPE *b, int64_t b_row, float *c,
-                                     int64_t c_row, int accumulate, void *scratch) {
+                                     int64_t a_row, int64_t a_column, const RIGHT_TYPE *b,
+                                     int64_t b_row, float *c, int64_t c_row, int accumulate,
+                                     void *scratch) {
     const int64_t parts = (k + AOTC_DOT_DEPTH - 1) / AOTC_DOT_DEPTH;
     const int64_t fit = (AOTC_BLOCK - 16 * AOTC_DOT_MOST * AOTC_DOT_BLOCK) / (parts * AOTC_DOT_ROW);
     const int64_t most = fit < AOTC_DOT_MOST ? fit : AOTC_DOT_MOST;
@@ -262,7 +263,7 @@ AOTC_OUTLINE void aotc_nt_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT
             for (int64_t t = 0; t < parts; ++t) {
                 int64_t p = t * AOTC_DOT_DEPTH, depth = k - p < AOTC_DOT_DEPTH ? k - p : AOTC_DOT_DEPTH;
                 float *row = rows + (t * count + i) * AOTC_DOT_ROW;
-                aotc_row_LEFT_RIGHT(depth, a + (g + i) * a_row + p, 1, row);
+                aotc_row_LEFT_RIGHT(depth, a + (g + i) * a_row + p * a_column, a_column, row);
                 for (int64_t l = depth; l % 16; ++l) row[l] = 0.0f;
             }
         const int64_t block = count <= 2 ? AOTC_DOT_COLUMNS : AOTC_DOT_BLOCK;
@@ -303,8 +304,8 @@ static void aotc_matmul_LEFT_RIGHT(int64_t m, int64_t n_first, int64_t n_last, i
     else if (b_column == 1)
         aotc_nn_many_LEFT_RIGHT(m, n, k, a, a_row, a_column, b, b_row, c, c_row, accumulate,
                                 scratch);
-    else if (b_row == 1 && a_column == 1 && k <= AOTC_BLOCK / 4)
-        aotc_nt_LEFT_RIGHT(m, n, k, a, a_row, b, b_column, c, c_row, accumulate, scratch);
+    else if (b_row == 1 && k <= AOTC_BLOCK / 4)
+        aotc_nt_LEFT_RIGHT(m, n, k, a, a_row, a_column, b, b_column, c, c_row, accumulate, scratch);
     else
         for (int64_t i = 0; i < m; ++i)
             for (int64_t j = 0; j < n; ++j) {
