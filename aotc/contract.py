@@ -16,6 +16,11 @@ from aotc.expression import Expression, ExpressionError
 Dim = int | str
 
 
+# What packing asks of a matrix, see `aotc_pack` in aotc_abi.h: the width of a panel, which is also
+# the rows of a block without a depth, and what its columns are a multiple of then.
+PANEL_WIDTH, PANEL_DOTS = 16, 128
+
+
 class Direction(Enum):
     """How a program uses a parameter: reads it, writes it, or both."""
 

@@ -78,8 +78,7 @@ def generate_items(
 
     The parameters in `panels` may be packed, see `codegen.panels`.
     """
-    generator = _Generator(program, counting)
-    generator.panels = panels
+    generator = _Generator(program, panels, counting)
     items = generator.run()
     used = [each for each in generator.buffers if each.first is not None]
     return Generated(
@@ -94,7 +93,9 @@ def generate_items(
 class _Generator(ControlFlow):
     """Writes operations."""
 
-    panels: Mapping[str, int]
+    def __init__(self, program: Program, panels: Mapping[str, int], counting: bool):
+        super().__init__(program, counting)
+        self.panels = panels
 
     def run(self) -> list[Item]:
         """Write the whole program."""
@@ -386,7 +387,7 @@ class _Generator(ControlFlow):
                 f"    {b.pointer()}, {', '.join(map(ctext.scalar, b_strides))},",
                 f"    {to}, {'' if batch else f'{accumulate}, '}matmul_scratch);",
             ]
-            depth = None if b.buffer.elements else self.panels.get(b.buffer.name)
+            depth = None if b.buffer.elements is not None else self.panels.get(b.buffer.name)
             if depth is None:
                 return plain
             kind, layout = ("kn", f", {ctext.scalar(columns)}, {depth}") if depth else ("nk", "")

@@ -12,16 +12,14 @@ from math import gcd
 from typing import Any
 
 from aotc.codegen.storage import row_major
-from aotc.contract import Direction
+from aotc.contract import PANEL_DOTS, PANEL_WIDTH, Direction
 from aotc.dtypes import BF16
 from aotc.ir.nodes import For, If, Operation, Program, Statement, TensorVar, While
 from aotc.ir.scalar import Binary, Scalar, add, constant_value, index
 from aotc.ir.visit import blocks, statements
 from aotc.ops.registry import Matmul, View, table
 
-_WIDTH = 16  # columns of a panel
 _MOST_DEPTH, _LEAST_DEPTH = 256, 32  # rows of a block of B[k][n]: 8 KB of a panel, and less
-_DOTS = 128  # what k of B[n][k] is a multiple of: four pairs for each of sixteen sums
 _MOST_K = 32768  # from there on B[n][k] is multiplied in another order, see matmul.h
 
 
@@ -122,15 +120,15 @@ def _depth(right: TensorVar, window: _Window, turned: bool) -> int | None:
         shape.reverse()
         strides.reverse()
     k, n = (int(each or 0) for each in shape)
-    if n % _WIDTH or k == 0:
+    if n % PANEL_WIDTH or k == 0:
         return None
     # The first row of the window, as far as it is known.
     if strides == [n, 1]:
         row, rest = divmod(_divisor(window.offset), n)
         depth = gcd(_MOST_DEPTH, k, row)
         return depth if rest == 0 and depth >= _LEAST_DEPTH else None
-    if strides == [1, k] and k % _DOTS == 0 and k <= _MOST_K:
-        return 0 if _divisor(window.offset) % (_WIDTH * k) == 0 else None
+    if strides == [1, k] and k % PANEL_DOTS == 0 and k <= _MOST_K:
+        return 0 if _divisor(window.offset) % (PANEL_WIDTH * k) == 0 else None
     return None
 
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from aotc.contract import Argument
+from aotc.contract import PANEL_DOTS, PANEL_WIDTH, Argument
 from aotc.dtypes import DTYPES
 from aotc.errors import AotcError
 from aotc.runtime.arguments import Described, describe
@@ -23,18 +23,14 @@ _PIECE = 8 << 20  # bytes of what is packed in place at a time, about
 _NUMPY_NAMES = {"bf16": "uint16", "fp16": "float16", "fp32": "float32", "index": "int64"}
 
 
-# What `panels` asks of a matrix: rows without a depth, and columns without and with one.
-DOTS_ROWS, _DOTS_COLUMNS, _WIDTH = 16, 128, 16
-
-
 def fits_panels(shape: tuple[int, ...], dtype: str, panels: int) -> bool:
     """Whether a tensor can be packed so: see `aotc_pack` in aotc_abi.h."""
     if dtype != "bf16" or len(shape) != 2:
         return False
     rows, columns = shape
     if panels:
-        return rows % panels == 0 and columns % _WIDTH == 0
-    return rows % DOTS_ROWS == 0 and columns % _DOTS_COLUMNS == 0
+        return rows % panels == 0 and columns % PANEL_WIDTH == 0
+    return rows % PANEL_WIDTH == 0 and columns % PANEL_DOTS == 0
 
 
 class TensorError(AotcError):
@@ -142,7 +138,7 @@ class DeviceTensor(Described):
             raise TensorError("the tensor is packed for another parameter")
         rows, columns = self.shape
         # Blocks of so many rows are packed each for itself.
-        unit = panels or DOTS_ROWS
+        unit = panels or PANEL_WIDTH
         step = unit * max(1, _PIECE // (unit * columns * 2 or 1))
         piece = Memory(min(step, rows) * columns * 2)  # before anything changes
         with self.worker.exclusive():

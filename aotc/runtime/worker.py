@@ -102,14 +102,9 @@ class Worker:
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy memory that does not overlap: on all threads where it is large and they are free."""
-        team = self.team
-        if team and team.copies and nbytes >= LARGE and self.lock.acquire(blocking=False):
-            try:
-                if not self.closed:
-                    team.move(team.copies, target, source, (nbytes,))
-                    return
-            finally:
-                self.lock.release()
+        function = self.team.copies if self.team and nbytes >= LARGE else None
+        if function is not None and self._move(function, target, source, (nbytes,)):
+            return
         ctypes.memmove(target, source, nbytes)
 
     def panels_of(self, parameter: str, shape: tuple[int, ...], dtype: str) -> int | None:
@@ -132,15 +127,22 @@ class Worker:
         address = library.pack_address if packing else library.unpack_address
         assert address is not None
         symbols = (*shape, panels)
-        if self.team and self.lock.acquire(blocking=False):
-            try:
-                if not self.closed:
-                    self.team.move(address, target, source, symbols)
-                    return
-            finally:
-                self.lock.release()
+        if self._move(address, target, source, symbols):
+            return
         call = _move_call(target, source, symbols)
         _RUN(address)(ctypes.addressof(call), 0)
+
+    def _move(self, function: int, target: int, source: int, symbols: Sequence[int]) -> bool:
+        """Have the team move memory; return False where there is none, or it is not free."""
+        if self.team is None or not self.lock.acquire(blocking=False):
+            return False
+        try:
+            if self.closed:
+                return False
+            self.team.move(function, target, source, symbols)
+            return True
+        finally:
+            self.lock.release()
 
     def close(self) -> None:
         """Stop the threads and free the device tensors; twice is once.

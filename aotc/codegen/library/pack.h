@@ -1,19 +1,16 @@
 // Weights from row-major to panels and back; panels.h says what they are and multiplies with them.
 // The threads share the panels as they do in a contraction, so each touches first what it will read.
 
-typedef uint32_t aotc_words __attribute__((vector_size(64), aligned(4)));
-typedef uint16_t aotc_halves __attribute__((vector_size(32), aligned(2)));
-
 // Two rows of sixteen elements to words, the first in the low halves, and back.
 AOTC_INLINE void aotc_zip(const uint16_t *low, const uint16_t *high, uint32_t *words) {
-    aotc_words first = __builtin_convertvector(*(const aotc_halves *)low, aotc_words);
-    aotc_words second = __builtin_convertvector(*(const aotc_halves *)high, aotc_words);
-    *(aotc_words *)words = first | second << 16;
+    aotc_u32x16u first = __builtin_convertvector(*(const aotc_u16x16 *)low, aotc_u32x16u);
+    aotc_u32x16u second = __builtin_convertvector(*(const aotc_u16x16 *)high, aotc_u32x16u);
+    *(aotc_u32x16u *)words = first | second << 16;
 }
 AOTC_INLINE void aotc_unzip(uint16_t *low, uint16_t *high, const uint32_t *words) {
-    aotc_words both = *(const aotc_words *)words;
-    *(aotc_halves *)low = __builtin_convertvector(both & 0xFFFFu, aotc_halves);
-    *(aotc_halves *)high = __builtin_convertvector(both >> 16, aotc_halves);
+    aotc_u32x16u both = *(const aotc_u32x16u *)words;
+    *(aotc_u16x16 *)low = __builtin_convertvector(both & 0xFFFFu, aotc_u16x16);
+    *(aotc_u16x16 *)high = __builtin_convertvector(both >> 16, aotc_u16x16);
 }
 AOTC_INLINE void aotc_transpose(const uint32_t *from, int64_t from_row, uint32_t *to,
                                 int64_t to_row) {

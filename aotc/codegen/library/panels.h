@@ -27,8 +27,6 @@
     (AOTC_PANEL_LEFT * 4 + AOTC_PANEL_DOTS_MOST * AOTC_PANEL_DOTS_GROUP * 16 * 16 * 4)
 _Static_assert(AOTC_PANEL_SCRATCH >= AOTC_MATMUL_SCRATCH, "scratch serves both");
 
-typedef uint32_t aotc_u32x16u __attribute__((vector_size(64), aligned(4)));
-
 AOTC_INLINE void aotc_panel_step(int rows, int panels, const float *a, const uint32_t *b,
                                  int64_t panel, int odd, aotc_v16 sum[AOTC_TILE_ROWS][4]) {
     aotc_v16 w[4];

@@ -4,6 +4,7 @@ typedef float aotc_v16 __attribute__((vector_size(64)));
 typedef float aotc_v16u __attribute__((vector_size(64), aligned(4)));
 typedef uint16_t aotc_u16x16 __attribute__((vector_size(32), aligned(2)));
 typedef uint32_t aotc_u32x16 __attribute__((vector_size(64)));
+typedef uint32_t aotc_u32x16u __attribute__((vector_size(64), aligned(4)));
 typedef _Float16 aotc_h16 __attribute__((vector_size(32), aligned(2)));
 
 // How many rows and columns a contraction keeps in registers, of which AVX-512 has 32 of
