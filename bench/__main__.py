@@ -1,21 +1,24 @@
-"""`python -m bench`: measure, print a table, write JSON."""
+"""`python -m bench`: measure, write JSON as it goes, print a table."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import os
 import shlex
 import statistics
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from aotc import config
+from aotc.cli.main import INTERRUPTED
 from aotc.cli.options import find_models
 from aotc.config import Config
 from aotc.errors import AotcError
@@ -35,82 +38,114 @@ def main(arguments: Sequence[str]) -> int:
     """Run the benchmark and return the exit code."""
     options = _parse(arguments)
     try:
-        document = run(options)
+        run(options)
     except AotcError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    if options.json:
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    except KeyboardInterrupt:
+        kept = f": {options.json} has what was measured" if options.json else ""
+        print(f"interrupted{kept}", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure, print header and table, and return everything as plain data."""
-    begin, meanwhile = time.monotonic(), machine.Meanwhile()
+def run(options: argparse.Namespace) -> None:
+    """Measure, and print header and table."""
     chosen = config.load(options.model, options.models)
-    report, threads = _Report(options.only), choose_threads(options.threads)
+    threads = choose_threads(options.threads)
     names = chosen.environment("cpu")
     layers = min(options.layers, int(names["NUM_LAYERS"]))
     numbers = {key: value for key, value in names.items() if isinstance(value, int | float)}
     work = Work(numbers, layers, threads, _plan(options, names))
+    report = _Report(options, layers)
+    report.save()
     # First, while this process is small: see `builds.measured`.
     place = options.model, options.models
     report.add("build", lambda: builds.builds(*place, options.quick, report.note))
     if options.peers:
-        report.add("inductor", lambda: builds.inductor(*place, work, report.note))
+        report.add(
+            "inductor", lambda: builds.inductor(*place, work, options.peer_seconds, report.note)
+        )
     with ExitStack() as stack:
         worker = stack.enter_context(nothing(0).prepare(threads))
         largest = max(machine.caches().values(), default=0)
         cold = options.read_bytes or min(max(4 * largest, _LEAST_READ), _MOST_READ)
-        limits = Limits(worker, cold)
+        limits = report.limits = Limits(worker, cold)
         for _ in range(5):
             limits.read()
             limits.fma()
-        header = machine.describe(worker.threads, limits.lanes)
+        report.machine = {**machine.describe(worker.threads, limits.lanes), "read_bytes": cold}
         _programs(chosen, work, options, report, limits, stack)
-        rows = [
-            *_limit_rows("read, 8 streams a thread", limits.reads, "GB/s"),
-            *_limit_rows("fma, fp32 in registers", limits.fmas, "GFLOP/s"),
-            *report.rows,
-        ]
-        header |= {"read_bytes": cold, **report.pages, **meanwhile.shares()}
-    header["seconds"] = time.monotonic() - begin
-    print(_header(header))
-    print(table(rows))
+    report.complete = True
+    report.save()
+    print(_header(report.header()))
+    print(table(report.all_rows()))
     for note in report.notes:
         print(f"not measured: {note}")
-    return {
-        "command": options.command,
-        "model": options.model,
-        "layers": layers,
-        "machine": header,
-        "rows": [row.document() for row in rows],
-        "notes": report.notes,
-    }
 
 
 class _Report:
-    """The rows of the chosen groups."""
+    """What was measured of the chosen groups; the file of `--json` has it after every row."""
 
-    def __init__(self, chosen: Sequence[str]):
-        self.chosen = list(chosen)
+    def __init__(self, options: argparse.Namespace, layers: int):
+        self._options, self._layers = options, layers
+        self._begin, self._meanwhile = time.monotonic(), machine.Meanwhile()
+        self.chosen = list(options.only)
         self.rows: list[Row] = []
         self.notes: list[str] = []
+        self.machine: dict[str, Any] = {}
         self.pages = machine.huge_pages()
+        self.limits: Limits | None = None
+        self.complete = False
 
     def note(self, text: str) -> None:
         """Keep what could not be measured, and why."""
         self.notes.append(text)
+        self.save()
 
-    def add(self, group: str, measure: Callable[[], list[Row]]) -> None:
-        """Measure where the group is chosen, and note what other processes did meanwhile."""
+    def add(self, group: str, measure: Callable[[], Iterable[Row]]) -> None:
+        """Measure where the group is chosen, and keep each row, and what others did until then."""
         if group not in self.chosen:
             return
         print(f"{group} ...", file=sys.stderr, flush=True)
         since = machine.Meanwhile()
-        measured = measure()
-        others = since.shares()["others"]
-        self.rows += [dataclasses.replace(row, others=others, group=group) for row in measured]
+        for row in measure():
+            others = since.shares()["others"]
+            self.rows.append(dataclasses.replace(row, others=others, group=group))
+            self.save()
+
+    def header(self) -> dict[str, Any]:
+        """Return the machine, and what it did until now."""
+        seconds = time.monotonic() - self._begin
+        return {**self.machine, **self.pages, **self._meanwhile.shares(), "seconds": seconds}
+
+    def all_rows(self) -> list[Row]:
+        """Return the limits, as they are known now, and the rows."""
+        if self.limits is None:
+            return self.rows
+        return [
+            *_limit_rows("read, 8 streams a thread", self.limits.reads, "GB/s"),
+            *_limit_rows("fma, fp32 in registers", self.limits.fmas, "GFLOP/s"),
+            *self.rows,
+        ]
+
+    def save(self) -> None:
+        """Write the document to the file of `--json`, which is whole at any time."""
+        path = self._options.json
+        if path is None:
+            return
+        document = {
+            "command": self._options.command,
+            "model": self._options.model,
+            "layers": self._layers,
+            "complete": self.complete,
+            "machine": self.header(),
+            "rows": [row.document() for row in self.all_rows()],
+            "notes": self.notes,
+        }
+        part = path.with_name(f".{path.name}.part")
+        part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        os.replace(part, path)
 
 
 def _programs(
@@ -158,17 +193,24 @@ def _programs(
     report.add("prefill", lambda: inference.prefill(calls, limits, plan))
     if calls.actions:
         for name in options.peers:
-            _peer(name, work, calls, report, limits)
+            _peer(name, options.peer_seconds, work, calls, report, limits)
         model.check()
 
 
-def _peer(name: str, work: Work, calls: inference.Calls, report: _Report, limits: Limits) -> None:
-    """Measure an engine against aotc; where it fails note why, and go on."""
+def _peer(
+    name: str,
+    seconds: float,
+    work: Work,
+    calls: inference.Calls,
+    report: _Report,
+    limits: Limits,
+) -> None:
+    """Measure an engine against aotc, for so many seconds; where it fails note why, and go on."""
     group = f"against {name}"
     report.chosen.append(group)
-    plan = dataclasses.replace(work.plan, rounds=min(work.plan.rounds, 5), seconds=30.0)
+    plan = dataclasses.replace(work.plan, rounds=min(work.plan.rounds, 5), seconds=20.0)
     try:
-        with peers.Peer(name, work) as peer:
+        with peers.Peer(name, work, seconds) as peer:
             report.add(group, lambda: inference.against(peer, calls, limits, plan))
             for reason in dict.fromkeys(peer.refused.values()):
                 cases = [case for case, why in peer.refused.items() if why == reason]
@@ -205,7 +247,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="NAME,...",
         help=f"of {', '.join(GROUPS)}",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the results there, as they come"
+    )
     parser.add_argument(
         "--peers",
         nargs="?",
@@ -214,6 +258,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=[],
         metavar="NAME,...",
         help=f"other engines on the same work, all or of {', '.join(peers.ENGINES)}",
+    )
+    parser.add_argument(
+        "--peer-seconds",
+        type=float,
+        default=300.0,
+        metavar="N",
+        help="limit for one engine, from its start to its last run [default: 300]",
     )
     parser.add_argument(
         "--read-bytes", type=int, help="size of what the baseline reads [default: 4 x L3, 1-2 GB]"
@@ -225,6 +276,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     for each in options.peers:
         if each not in peers.ENGINES:
             parser.error(f"--peers: `{each}` is none of {', '.join(peers.ENGINES)}")
+    if options.json and not options.json.absolute().parent.is_dir():
+        parser.error(f"--json: there is no folder `{options.json.parent}`")
+    if not 0 < options.peer_seconds <= threading.TIMEOUT_MAX:
+        parser.error("--peer-seconds must be more than 0")
     if options.layers < 1:
         parser.error("--layers must be at least 1")
     shown = [each for each in arguments if each not in ("--json", str(options.json))]

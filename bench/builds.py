@@ -9,12 +9,14 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from aotc import config
@@ -140,8 +142,13 @@ def _samples(
     ]
 
 
-def inductor(model: str, models: Path, work: Work, note: Callable[[str], None]) -> list[Row]:
-    """Return rows for a decoder layer by AOTInductor, and for decode with one layer by aotc."""
+def inductor(
+    model: str, models: Path, work: Work, seconds: float, note: Callable[[str], None]
+) -> list[Row]:
+    """Return rows for a decoder layer by AOTInductor, and for decode with one layer by aotc.
+
+    Each build may take so many seconds.
+    """
     if peers.missing("AOTInductor") or not any(map(shutil.which, ("g++", "clang++", "c++"))):
         note("AOTInductor: not installed, or no g++ for it")
         return []
@@ -150,10 +157,11 @@ def inductor(model: str, models: Path, work: Work, note: Callable[[str], None]) 
     with tempfile.TemporaryDirectory() as folder:
         single = _with_one_layer(model, models, Path(folder) / "models")
         ours = [sys.executable, "-c", _COMPILE, model, str(single), "decode", ""]
-        variables = {"TORCHINDUCTOR_CACHE_DIR": folder, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+        variables = {"TMPDIR": folder, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
         try:
-            costs = in_turn({"ours": ours, "theirs": theirs}, 1, environment=variables)
-            together = [peak_memory(command, variables) for command in (ours, theirs)]
+            commands = {"ours": ours, "theirs": theirs}
+            costs = in_turn(commands, 1, environment=variables, seconds=seconds)
+            together = [peak_memory(each, variables, seconds) for each in commands.values()]
         except RuntimeError as error:
             note(f"AOTInductor: {error}")
             return []
@@ -215,13 +223,14 @@ def in_turn(
     *,
     before: Callable[[], None] = lambda: None,
     environment: Mapping[str, str] | None = None,
+    seconds: float = threading.TIMEOUT_MAX,
 ) -> dict[str, list[Cost]]:
     """Run all commands in turn, `rounds` times; raise RuntimeError where one fails."""
     costs: dict[str, list[Cost]] = {name: [] for name in commands}
     for _ in range(rounds):
         before()
         for name, command in commands.items():
-            costs[name].append(measured(command, environment))
+            costs[name].append(measured(command, environment, seconds))
     return costs
 
 
@@ -230,37 +239,73 @@ def _command(model: str, models: Path, store: Path) -> list[str]:
     return [sys.executable, "-m", "aotc", "build", model, "--quiet", *places]
 
 
-def measured(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
+def measured(
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    seconds: float = threading.TIMEOUT_MAX,
+) -> Cost:
     """Return what a command costs, and the number that it prints last, if it does.
 
     A process counts as large as the one that starts it: call this while this one is small. Raises
-    RuntimeError, with the last line that it printed, where the command fails.
+    RuntimeError, with the last line that it printed, where the command fails, or takes longer than
+    `seconds`.
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         actions = [(os.POSIX_SPAWN_DUP2, output.fileno(), number) for number in (1, 2)]
         variables = {**os.environ, **(environment or {})}
         begin = time.perf_counter()
-        child = os.posix_spawn(command[0], list(command), variables, file_actions=actions)
-        _, status, usage = os.wait4(child, 0)
-        seconds = time.perf_counter() - begin
+        child = os.posix_spawn(
+            command[0], list(command), variables, file_actions=actions, setpgroup=0
+        )
+        with _limited(child, seconds):
+            _, status, usage = os.wait4(child, 0)
+        took = time.perf_counter() - begin
         output.seek(0)
         last = output.read().strip().rpartition("\n")[2]
     if status != 0:
         raise RuntimeError(f"exit status {os.waitstatus_to_exitcode(status)}: {last[:300]}")
     printed = float(last) if re.fullmatch(r"[\d.e-]+", last) else 0.0
-    return Cost(seconds, usage.ru_maxrss * 1024, printed)
+    return Cost(took, usage.ru_maxrss * 1024, printed)
 
 
-def peak_memory(command: Sequence[str], environment: Mapping[str, str] | None = None) -> float:
+@contextlib.contextmanager
+def _limited(group: int, seconds: float) -> Iterator[None]:
+    """Kill a process group after so many seconds, which is a RuntimeError, or else at the end."""
+    begin = time.perf_counter()
+    timer = threading.Timer(seconds, _kill, [group])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        _kill(group)
+    if time.perf_counter() - begin > seconds:
+        raise RuntimeError(f"no result in {seconds:g} s")
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def peak_memory(
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    seconds: float = threading.TIMEOUT_MAX,
+) -> float:
     """Return the most bytes that a command and all processes under it have at one time.
 
     What several share counts once. It looks a hundred times a second, which slows the command down.
-    Raises RuntimeError where the command fails.
+    Raises RuntimeError where the command fails, or takes longer than `seconds`.
     """
     variables = {**os.environ, **(environment or {})}
-    with subprocess.Popen(
-        command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
+    nowhere = subprocess.DEVNULL
+    with (
+        subprocess.Popen(
+            command, env=variables, stdout=nowhere, stderr=nowhere, process_group=0
+        ) as process,
+        _limited(process.pid, seconds),
+    ):
         most = 0
         while process.poll() is None:
             most = max(most, sum(map(_proportional, _descendants(process.pid))))

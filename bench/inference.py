@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from aotc import driver
+from aotc.builder.build import Status
 from aotc.builder.build import build as build_programs
 from aotc.config import Config
 from aotc.runtime import Program, Worker, load
 from bench.measure import Row, Run, faster, interleave, median
 from bench.native import Limits
-from bench.peers import Peer
+from bench.peers import Peer, PeerError
 from bench.qwen import Model, Sizes
 from bench.work import Action, Plan
 
@@ -31,6 +32,8 @@ def build(config: Config, names: Sequence[str], store: Path) -> dict[str, Progra
     jobs = driver.jobs(config, [driver.default_target()], names)
     outcomes = build_programs(jobs, store, warn=print)
     for outcome in outcomes:
+        if outcome.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
         if outcome.error is not None:
             raise outcome.error
     return {name: load(config.model, name, store) for name in names}
@@ -100,22 +103,30 @@ def prefill(calls: Calls, limits: Limits, plan: Plan) -> list[Row]:
     return rows
 
 
-def against(peer: Peer, calls: Calls, limits: Limits, plan: Plan) -> list[Row]:
-    """Return a row for each case that a peer runs, right after aotc ran it; raise PeerError."""
-    actions: dict[str, Action] = {}
-    names = [name for name in calls.actions if name in peer.cases]
-    for name in names:
-        actions[name] = calls.actions[name]
-        actions[f"{name}: peer"] = functools.partial(peer.run, name)
-    runs = interleave(actions, limits, rounds=plan.rounds, seconds=plan.seconds)
-    rows = []
-    for name in names:
-        ours, theirs = runs[name], runs[f"{name}: peer"]
+def against(peer: Peer, calls: Calls, limits: Limits, plan: Plan) -> Iterator[Row]:
+    """Yield a row for each case that a peer runs in turn with aotc.
+
+    Where it fails, or its time is up, the reason goes to `peer.refused`.
+    """
+    for name in filter(peer.cases.__contains__, _lightest_first(calls)):
+        # Theirs is before ours, which need not run where there is nothing to compare it with.
+        theirs = functools.partial(peer.run, name)
+        actions: dict[str, Action] = {"theirs": theirs, "ours": calls.actions[name]}
+        try:
+            runs = interleave(
+                actions,
+                limits,
+                rounds=plan.rounds,
+                seconds=plan.seconds,
+                until=peer.deadline,
+            )
+        except PeerError as error:
+            peer.refused[name] = str(error)
+            continue
         work, unit = calls.work(name)
-        speed = work / median(theirs, lambda run: run.seconds)
-        ratio = faster(ours, theirs)
-        rows.append(Row(name, speed, unit, ratio, "aotc over it", peer=peer.label))
-    return rows
+        speed = work / median(runs["theirs"], lambda run: run.seconds)
+        ratio = faster(runs["ours"], runs["theirs"])
+        yield Row(name, speed, unit, ratio, "aotc over it", peer=peer.label)
 
 
 def attention(config: Config, worker: Worker, limits: Limits, store: Path, plan: Plan) -> list[Row]:
@@ -161,6 +172,13 @@ def attention(config: Config, worker: Worker, limits: Limits, store: Path, plan:
             "read",
         )
     ]
+
+
+def _lightest_first(calls: Calls) -> list[str]:
+    """Return the cases: one of decode and one of prefill, and then the others by their tokens."""
+    phases = [list(phase) for phase in (calls.decodes, calls.prefills) if phase]
+    firsts = [min(phase, key=calls.tokens) for phase in phases]
+    return list(dict.fromkeys([*firsts, *sorted(calls.actions, key=calls.tokens)]))
 
 
 def _run(calls: Calls, names: Iterable[str], limits: Limits, plan: Plan) -> dict[str, list[Run]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,17 +47,24 @@ class Run:
 
 
 def interleave(
-    actions: Mapping[str, Action], limits: Limits, *, rounds: int, seconds: float
+    actions: Mapping[str, Action],
+    limits: Limits,
+    *,
+    rounds: int,
+    seconds: float,
+    until: float = math.inf,
 ) -> dict[str, list[Run]]:
     """Run every action once to warm up, then all in turn, `rounds` times, or for `seconds`.
 
-    Runs of one round belong together: what slows the machine for a while slows all of them.
+    Runs of one round belong together: what slows the machine for a while slows all of them. Only
+    the first is begun where it might not be over by `until`, a time of `time.perf_counter`.
     """
     for action in actions.values():
         action()
     runs: dict[str, list[Run]] = {name: [] for name in actions}
     deadline = time.perf_counter() + seconds
     for _ in range(rounds):
+        start = time.perf_counter()
         for name, action in actions.items():
             time.sleep(_SETTLE)
             read, fma = limits.read(), limits.fma()
@@ -64,7 +72,8 @@ def interleave(
             reported = action()
             took = time.perf_counter() - begin
             runs[name].append(Run(reported if isinstance(reported, float) else took, read, fma))
-        if time.perf_counter() > deadline:
+        now = time.perf_counter()
+        if now > deadline or now + (now - start) > until:
             break
     return runs
 

@@ -20,6 +20,7 @@ BEGIN = "<!-- what `python -m bench.report` writes begins here -->"
 END = "<!-- and ends here -->"
 _DOCS = Path(__file__).parents[1] / "docs"
 _COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
+_INCOMPLETE = "**Not complete**: the run ended early, and what it did not come to is missing."
 
 Record = dict[str, Any]
 
@@ -132,6 +133,7 @@ def markdown(document: Record) -> str:
     own = [row for row in rows if not row["peer"]]
     parts = [
         f"All of it by {command}: {document['model']}, {document['layers']} layers.",
+        "" if document.get("complete", True) else _INCOMPLETE,
         "![share of the roof](performance.svg)",
         "### Goals",
         _table(["what", "goal", "measured", "met"], [goal.row(rows) for goal in GOALS]),

@@ -96,6 +96,13 @@ def test_a_round_is_whole_even_where_time_is_up():
     assert [len(each) for each in runs.values()] == [1, 1]
 
 
+def test_a_round_that_would_not_be_over_in_time_is_not_begun():
+    actions = {"a": lambda: time.sleep(0.3)}
+    until = time.perf_counter() + 0.9  # a second round would be over at 0.96
+    runs = interleave(actions, Steady(), rounds=9, seconds=60, until=until)
+    assert len(runs["a"]) == 1
+
+
 def test_ratios_are_of_the_runs_of_one_round():
     ours = [Run(seconds, 1, 1) for seconds in (1.0, 10.0, 2.0)]
     theirs = [Run(seconds, 1, 1) for seconds in (2.0, 20.0, 6.0)]
@@ -222,6 +229,7 @@ class Slower:
 
     label = "other"
     cases = ("decode, batch 3, context 8",)
+    deadline = math.inf
 
     def run(self, case: str) -> float:
         assert case in self.cases
@@ -273,7 +281,7 @@ def test_a_peer_computes_the_same_as_the_program(module, packages, programs, set
 
 
 def test_a_peer_runs_in_a_process_of_its_own():
-    with Peer("torch eager", WORK) as peer:
+    with Peer("torch eager", WORK, 600) as peer:
         assert peer.label in ("torch eager (bfloat16)", "torch eager (float32)")
         assert set(peer.cases) == {*PLAN.decodes(), *PLAN.prefills()}
         assert 0 < peer.run("decode, batch 3, context 24") < 10
@@ -288,16 +296,178 @@ def test_a_peer_runs_in_a_process_of_its_own():
 def test_a_peer_that_is_missing_or_broken(monkeypatch):
     monkeypatch.setitem(peers.ENGINES, "absent", Kind("absent", ("no_such_package",)))
     with pytest.raises(PeerError, match="not installed: no_such_package"):
-        Peer("absent", WORK)
+        Peer("absent", WORK, 600)
     monkeypatch.setitem(peers.ENGINES, "broken", Kind("no_such_module", ()))
     with pytest.raises(PeerError, match="ModuleNotFoundError: No module named"):
-        Peer("broken", WORK)
+        Peer("broken", WORK, 600)
+
+
+# Answers the lightest case of each phase; the others take for ever, in a process of their own too.
+STUCK = """
+import os, subprocess, sys, tempfile, time
+from pathlib import Path
+from bench.peers.engine import Engine
+
+def start(work):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(tempfile.mkdtemp(), "weights").write_text("large")
+    place = Path(__file__).parent
+    for pid in (child.pid, os.getpid()):
+        (place / f"{pid}.pid").write_text(tempfile.gettempdir())
+    cases = dict.fromkeys([*work.plan.decodes(), *work.plan.prefills()], lambda: time.sleep(600))
+    for phase in (work.plan.decodes(), work.plan.prefills()):
+        cases[next(iter(phase))] = lambda: 0.001
+    return Engine("", cases)
+"""
+
+
+# For a process: `ENGINES` with that engine, twice, from the folder that is its first argument.
+WITH_STUCK = """
+import json, sys
+from bench import peers
+for name in ("stuck", "again"):
+    peers.ENGINES[name] = peers.Kind("stuck", (), {"PYTHONPATH": sys.argv[1]})
+"""
+
+
+@pytest.fixture
+def stuck(tmp_path, monkeypatch):
+    """Return the folder of an engine that gets stuck."""
+    (tmp_path / "stuck.py").write_text(STUCK, encoding="utf-8")
+    kind = Kind("stuck", (), {"PYTHONPATH": str(tmp_path)})
+    monkeypatch.setitem(peers.ENGINES, "stuck", kind)
+    return tmp_path
+
+
+def assert_nothing_is_left(folder, processes):
+    """Of so many processes of the engine, and of its files."""
+    paths = list(folder.glob("*.pid"))
+    assert len(paths) == processes
+    for path in paths:
+        assert not Path(path.read_text(encoding="utf-8")).exists()
+        assert_ends(int(path.stem))
+
+
+def assert_ends(pid):
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+        except OSError:
+            return
+        if state.split()[0] == "Z":  # nobody has asked how it ended
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"process {pid} is running")
+
+
+def test_a_peer_is_ended_when_its_time_is_up(stuck):
+    with Peer("stuck", WORK, 600) as peer:
+        assert peer.run("decode, batch 1, context 8") == 0.001
+        peer.deadline = time.perf_counter() + 0.2
+        for case in ("decode, batch 3, context 8", "decode, batch 1, context 8"):
+            with pytest.raises(PeerError, match="no result in 600 s"):
+                peer.run(case)
+        assert peer._process.returncode == -signal.SIGKILL
+    peer.close()
+    assert_nothing_is_left(stuck, 2)
+
+
+def test_a_peer_that_does_not_start_in_time(stuck):
+    with pytest.raises(PeerError, match=r"no result in 0\.01 s"):
+        Peer("stuck", WORK, 0.01)
+
+
+def test_what_a_peer_did_in_its_time_is_kept(stuck, programs, setting):
+    _, model = setting
+    calls = inference.Calls(model, programs, Sizes(NAMES, 2), PLAN)
+    with Peer("stuck", WORK, 600) as peer:
+        peer.deadline = time.perf_counter() + 3
+        rows = list(inference.against(peer, calls, Steady(), PLAN))
+    assert [row.name for row in rows] == ["decode, batch 1, context 8", "prefill, 21 tokens"]
+    assert peer.refused == dict.fromkeys(
+        [
+            "decode, batch 1, context 24",
+            "decode, batch 3, context 8",
+            "decode, batch 3, context 24",
+        ],
+        "no result in 600 s",
+    )
+
+
+def test_what_a_peer_fails_at_does_not_end_the_rest(programs, setting):
+    class Failing(Slower):
+        cases = (*PLAN.decodes(), *PLAN.prefills())
+
+        def __init__(self):
+            self.refused = {}
+
+        def run(self, case: str) -> float:
+            if case.startswith("prefill"):
+                raise PeerError("MemoryError: none")
+            return 1.0
+
+    _, model = setting
+    calls = inference.Calls(model, programs, Sizes(NAMES, 2), PLAN)
+    peer = Failing()
+    rows = list(inference.against(peer, calls, Steady(), PLAN))
+    assert {row.name for row in rows} == {*PLAN.decodes()}
+    assert peer.refused == {"prefill, 21 tokens": "MemoryError: none"}
+
+
+def test_a_peer_does_not_outlive_the_benchmark(stuck):
+    script = (
+        WITH_STUCK
+        + """
+from bench.peers.serve import work_of
+with peers.Peer("stuck", work_of(json.loads(sys.argv[2])), 600) as peer:
+    print(peer._process.pid, flush=True)
+    peer.run("decode, batch 3, context 8")
+"""
+    )
+    command = [sys.executable, "-c", script, str(stuck), json.dumps(asdict(WORK))]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        pid = int(process.stdout.readline())
+        process.kill()
+    assert_ends(pid)
+
+
+def test_an_interrupted_run_keeps_what_it_measured(stuck):
+    path = stuck / "result.json"
+    script = WITH_STUCK + "from bench import __main__; sys.exit(__main__.main(sys.argv[2:]))"
+    options = ["--model", "qwen3-tiny", "--quick", "--layers", "1", "--read-bytes", "1000000"]
+    options += ["--only", "decode", "--peers", "stuck,again", "--peer-seconds", "6"]
+    command = [sys.executable, "-c", script, str(stuck), *options, "--json", str(path)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        seen = []
+        # The first engine runs out of time; the second is interrupted when a row of it is there.
+        while not seen or seen[-1]["rows"][-1]["group"] != "against again":
+            assert process.poll() is None
+            time.sleep(0.02)
+            if path.exists():
+                document = json.loads(path.read_text(encoding="utf-8"))  # whole at any time
+                seen += [document] if document["rows"] else []
+        process.send_signal(signal.SIGINT)
+        lines = process.communicate()[1].splitlines()
+    assert process.returncode == 130
+    assert lines[-2:] == ["against again ...", f"interrupted: {path} has what was measured"]
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert not any(each["complete"] for each in [*seen, document])
+    rows = [(row["name"], row["peer"]) for row in document["rows"]]
+    light = "decode, batch 1, context 32"
+    assert {(light, ""), (light, "stuck"), (light, "again")} <= {*rows}
+    assert ("decode, batch 4, context 32", "stuck") not in rows
+    (note,) = document["notes"]
+    assert note.startswith("stuck: decode, batch ")
+    assert note.endswith("decode, batch 4, context 128: no result in 6 s")
+    assert_nothing_is_left(stuck, 4)
+    assert {each.suffix for each in stuck.iterdir() if each.is_file()} == {".json", ".pid", ".py"}
 
 
 def test_llama_runs_sequences_together():
     for package in ("xllamacpp", "gguf"):
         pytest.importorskip(package)
-    with Peer("llama.cpp", WORK) as peer:
+    with Peer("llama.cpp", WORK, 600) as peer:
         assert set(peer.cases) == {*PLAN.prefills(), *list(PLAN.decodes())[:2]}
         assert set(peer.refused) == set(list(PLAN.decodes())[2:])
         assert all(0 < peer.run(case) < 10 for case in peer.cases)
@@ -311,6 +481,17 @@ def test_memory_and_time_of_a_command():
     assert cost.printed == 2.5
     with pytest.raises(RuntimeError, match=r"exit status 1: ValueError: wrong$"):
         builds.measured([sys.executable, "-c", "raise ValueError('wrong')"])
+
+
+@pytest.mark.parametrize("measure", [builds.measured, builds.peak_memory])
+def test_a_command_that_takes_too_long(measure, tmp_path):
+    script = "import subprocess, sys, time; "
+    script += "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
+    script += "print(child.pid, file=open(sys.argv[1], 'w'), flush=True); time.sleep(60)"
+    pid = tmp_path / "pid"
+    with pytest.raises(RuntimeError, match="no result in 2 s"):
+        measure([sys.executable, "-c", script, str(pid)], seconds=2)
+    assert_ends(int(pid.read_text(encoding="utf-8")))
 
 
 def test_memory_of_all_processes_of_a_command():
@@ -353,6 +534,7 @@ def test_the_command_prints_a_table_and_writes_what_the_page_is_made_of(tmp_path
     assert "plain copy by all threads" in names
     assert "decode, batch 4, context 128" in names
     assert all(name in done.stdout for name in names)
+    assert document["complete"]
     assert document["machine"]["threads"] >= 1
     assert {row["peer"].partition(" (")[0] for row in document["rows"]} == {"", "torch eager"}
     assert "--json" not in document["command"]
@@ -420,6 +602,17 @@ def test_the_tables_of_a_run():
         assert line in lines
 
 
+def test_a_run_that_ended_early_says_so():
+    first = report.markdown(DOCUMENT | {"complete": True})
+    assert "Not complete" not in first
+    parts = report.markdown(DOCUMENT | {"complete": False}).split("\n\n")
+    assert parts[1].startswith("**Not complete**")
+    assert parts[:1] + parts[2:] == first.split("\n\n")
+    nothing = {"machine": {}, "rows": [], "notes": [], "complete": False}
+    assert "not measured" in report.markdown(DOCUMENT | nothing)
+    ElementTree.fromstring(report.plot(DOCUMENT | nothing))
+
+
 def test_the_plot_of_a_run():
     tree = ElementTree.fromstring(report.plot(DOCUMENT))
     texts = [each.text for each in tree.iter("{http://www.w3.org/2000/svg}text")]
@@ -452,7 +645,11 @@ def test_a_page_without_the_markers_is_left_alone(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--only", "nonsense"], ["--layers", "0"], ["--peers", "nonsense"]]
+    "arguments",
+    [
+        *(["--only", "nonsense"], ["--layers", "0"], ["--peers", "nonsense"]),
+        *(["--peer-seconds", "0"], ["--peer-seconds", "nan"], ["--json", "no/such/folder"]),
+    ],
 )
 def test_a_wrong_option(arguments):
     command = [sys.executable, "-m", "bench", *arguments]

@@ -1,16 +1,18 @@
 """Other engines on the same work, each in a process of its own, which may fail as it likes.
 
-`pip install -e '.[peers]'` has them all. An engine is a module of this package with a function
+`pip install -e '.[peers]'` has them all. An engine is a module with a function
 `start(work) -> Engine`; `ENGINES` lists them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,13 +24,10 @@ from typing import Any
 
 from bench.work import Work
 
-_START_SECONDS = 600.0
-_RUN_SECONDS = 120.0
-
 
 @dataclass(frozen=True)
 class Kind:
-    """Where an engine is, the packages that it needs, and the environment that suits it."""
+    """The module of an engine, the packages that it needs, and the environment that suits it."""
 
     module: str
     packages: tuple[str, ...]
@@ -36,12 +35,12 @@ class Kind:
 
 
 ENGINES: dict[str, Kind] = {
-    "llama.cpp": Kind("llama", ("xllamacpp", "gguf")),
-    "torch eager": Kind("torch_eager", ("torch",)),
-    "torch.compile": Kind("torch_compiled", ("torch",)),
-    "AOTInductor": Kind("torch_aot", ("torch",)),
-    "OpenVINO": Kind("openvino_graph", ("openvino",)),
-    "ONNX Runtime": Kind("onnx_graph", ("onnxruntime", "onnx")),
+    "llama.cpp": Kind("bench.peers.llama", ("xllamacpp", "gguf")),
+    "torch eager": Kind("bench.peers.torch_eager", ("torch",)),
+    "torch.compile": Kind("bench.peers.torch_compiled", ("torch",)),
+    "AOTInductor": Kind("bench.peers.torch_aot", ("torch",)),
+    "OpenVINO": Kind("bench.peers.openvino_graph", ("openvino",)),
+    "ONNX Runtime": Kind("bench.peers.onnx_graph", ("onnxruntime", "onnx")),
 }
 
 
@@ -55,19 +54,22 @@ def missing(name: str) -> list[str]:
 
 
 class Peer:
-    """An engine at work; leaving the context ends it.
+    """An engine at work, for `seconds` in all; leaving the context ends it and all that it started.
 
     `label` is its name with the setting that it chose, `cases` what it runs, `refused` why it does
-    not run the others. Raises PeerError where it cannot start.
+    not run the others, `deadline` when it is ended, by `time.perf_counter`. Raises PeerError where
+    it cannot start.
     """
 
-    def __init__(self, name: str, work: Work):
+    def __init__(self, name: str, work: Work, seconds: float):
         kind = ENGINES[name]
         lacking = missing(name)
         if lacking:
             raise PeerError(f"not installed: {', '.join(lacking)}")
-        self.name = name
+        self.name, self._seconds = name, seconds
+        self.deadline = time.perf_counter() + seconds
         self._errors = tempfile.TemporaryFile()
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         replies, theirs = os.pipe()
         self._replies = os.fdopen(replies, "rb", buffering=0)
         self._pending = b""
@@ -76,20 +78,23 @@ class Peer:
             "OMP_NUM_THREADS": str(work.threads),
             # Large blocks of glibc's malloc on huge pages, as those of aotc are.
             "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+            "TMPDIR": self._folder.name,  # an engine that is killed leaves its files behind
             **kind.environment,
         }
         command = [sys.executable, "-m", "bench.peers.serve", kind.module, str(theirs)]
         self._process = subprocess.Popen(
             command,
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=self._errors,
             stderr=self._errors,
             pass_fds=[theirs],
+            process_group=0,
             env=environment,
         )
         os.close(theirs)
         try:
-            answer = self._ask(dataclasses.asdict(work), _START_SECONDS)
+            answer = self._ask(dataclasses.asdict(work))
         except BaseException:
             self.close()
             raise
@@ -110,30 +115,38 @@ class Peer:
 
     def run(self, case: str) -> float:
         """Run a case once and return its seconds; raise PeerError where it fails."""
-        return float(self._ask(case, _RUN_SECONDS))
+        return float(self._ask(case))
 
     def close(self) -> None:
-        """End the process; twice is once."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        """End the process, and all that it started; twice is once."""
+        if self._replies.closed:
+            return
+        self._kill()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._replies.close()
         self._errors.close()
+        self._folder.cleanup()
 
-    def _ask(self, question: Any, seconds: float) -> Any:
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _ask(self, question: Any) -> Any:
         assert self._process.stdin is not None
+        late = PeerError(f"no result in {self._seconds:g} s")
+        if time.perf_counter() > self.deadline:
+            raise late
         try:
             self._process.stdin.write(json.dumps(question).encode() + b"\n")
-            self._process.stdin.flush()
         except OSError:
             raise PeerError(self._last_words()) from None
-        deadline = time.monotonic() + seconds
         while b"\n" not in self._pending:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._replies], [], [], left)[0]:
-                raise PeerError(f"no answer within {seconds:.0f} s")
+            left = max(0.0, self.deadline - time.perf_counter())
+            if not select.select([self._replies], [], [], left)[0]:
+                self._kill()
+                raise late
             part = self._replies.read(1 << 16)
             if not part:
                 raise PeerError(self._last_words())

@@ -5,7 +5,6 @@ The wheel is built for AVX2, whatever the machine has.
 
 from __future__ import annotations
 
-import atexit
 import json
 import statistics
 import tempfile
@@ -29,10 +28,8 @@ _MATRICES = {
 
 
 def start(work: Work) -> Engine:
-    """Return the engine, its model in a temporary file."""
-    folder = tempfile.TemporaryDirectory()
-    atexit.register(folder.cleanup)
-    path = Path(folder.name) / "model.gguf"
+    """Return the engine, its model in a temporary file while it starts."""
+    path = Path(tempfile.mkdtemp()) / "model.gguf"
     _write(path, work)
     plan = work.plan
     most = max(plan.batches)

@@ -7,9 +7,11 @@ descriptor. Standard output and error are left to the engine.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,9 +20,13 @@ from typing import Any
 from bench.peers.engine import Engine
 from bench.work import Action, Plan, Work
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main(module: str, descriptor: str) -> None:
     """Answer until standard input ends."""
+    # However the benchmark ends, this process does not outlive it.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     # Where memory does not suffice, it is this process that should end.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
@@ -31,7 +37,7 @@ def main(module: str, descriptor: str) -> None:
             answer: dict[str, Any]
             try:
                 if engine is None:
-                    start = importlib.import_module(f"bench.peers.{module}").start
+                    start = importlib.import_module(module).start
                     engine = start(work_of(question))
                     answer = {
                         "answer": {

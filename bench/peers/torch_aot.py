@@ -7,10 +7,12 @@ layer for decode, and prints the seconds.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -24,7 +26,10 @@ from bench.work import Action, Work
 
 
 def start(work: Work) -> Engine:
-    """Return the engine; raise RuntimeError where there is no C++ compiler for it to use."""
+    """Return the engine, whose cases are compiled when first run.
+
+    Raises RuntimeError where there is no C++ compiler for it to use.
+    """
     require_compiler()
     model = Qwen(work, better_dtype(work))
     plan = work.plan
@@ -34,16 +39,18 @@ def start(work: Work) -> Engine:
         contexts=[min(plan.contexts)],
         prompts=[max(plan.prompts)],
     )
-    cases: dict[str, Action] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, (batch, context) in few.decodes().items():
-            inputs = _decode_inputs(work, batch, context, model.dtype)
-            package = _compile(decode_layer(*model.shape), inputs, Path(folder))
-            cases[name] = model.decode(package, batch, context)
-        for name, tokens in few.prefills().items():
-            inputs = _prefill_inputs(work, tokens, model.dtype)
-            package = _compile(prefill_layer(*model.shape), inputs, Path(folder))
-            cases[name] = model.prefill(package, tokens)
+    folder = Path(tempfile.mkdtemp())
+
+    def decode(batch: int, context: int) -> Action:
+        inputs = _decode_inputs(work, batch, context, model.dtype)
+        return model.decode(_compile(decode_layer(*model.shape), inputs, folder), batch, context)
+
+    def prefill(tokens: int) -> Action:
+        inputs = _prefill_inputs(work, tokens, model.dtype)
+        return model.prefill(_compile(prefill_layer(*model.shape), inputs, folder), tokens)
+
+    cases = {name: _when_run(decode, *case) for name, case in few.decodes().items()}
+    cases |= {name: _when_run(prefill, tokens) for name, tokens in few.prefills().items()}
     refused = {
         name: "the code is that of torch.compile; each case is a compilation of its own"
         for name in (*plan.decodes(), *plan.prefills())
@@ -66,6 +73,12 @@ def build(work: Work) -> None:
     with tempfile.TemporaryDirectory() as folder:
         _package(decode_layer(*shape), inputs, Path(folder))
     print(time.perf_counter() - begin)
+
+
+def _when_run(make: Callable[..., Action], *case: int) -> Action:
+    """Return an action that is made when it first runs."""
+    made = functools.cache(make)
+    return lambda: made(*case)()
 
 
 class _Module(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""torch.compile of one layer, called for each; compiled for each number of rows.
+"""torch.compile of one layer, called for each; compiled for each number of rows, when first run.
 
 The weights are inputs of what is compiled, so that one compilation serves all layers: with them as
 constants (`freezing`) each layer would be compiled for itself, for minutes.
@@ -28,8 +28,6 @@ def start(work: Work) -> Engine:
     }
     for name, tokens in work.plan.prefills().items():
         cases[name] = model.prefill(prefill, tokens)
-    for action in cases.values():
-        action()  # compiles
     return Engine(str(model.dtype).removeprefix("torch."), cases, logits=model.computed)
 
 
