@@ -171,6 +171,7 @@ def _programs(
         lambda: [
             *overhead.dispatch(worker, options.quick),
             *overhead.loading(chosen.model, "decode", store, worker.threads, options.quick),
+            *overhead.oversubscription(options.quick),
         ],
     )
     print("weights ...", file=sys.stderr, flush=True)

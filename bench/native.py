@@ -9,12 +9,20 @@ from aotc.contract import Direction, Parameter
 from aotc.limits import Limits, native
 from aotc.runtime import Program, Worker
 
-__all__ = ["Copy", "Limits", "nothing"]
+__all__ = ["Copy", "Limits", "nothing", "phases"]
 
 
 def nothing(parameters: int) -> Program:
     """Return a program that does nothing with so many tensors."""
     return native(_text("nothing"), [Parameter(f"p{i}", "fp32", (16,)) for i in range(parameters)])
+
+
+def phases() -> Program:
+    """Return a program whose threads share out work and wait for each other, again and again.
+
+    Its parameters are how often, and the work: steps of a cycle or two.
+    """
+    return native(_text("phases"), [Parameter(name, "int64", ()) for name in ("phases", "steps")])
 
 
 class Copy:

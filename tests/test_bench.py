@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from aotc import config
-from bench import builds, inference, machine, peers, report
+from bench import builds, inference, machine, overhead, peers, report
 from bench.measure import Row, Run, faster, interleave, median, table
-from bench.native import Copy, Limits, nothing
+from bench.native import Copy, Limits, nothing, phases
 from bench.peers import Kind, Peer, PeerError
 from bench.qwen import Model, Sizes
 from bench.work import Plan, Work, random_bf16
@@ -41,6 +41,30 @@ class Steady:
 
     def fma(self) -> float:
         return 1000.0
+
+
+def assert_ends(pid):
+    wait_until(lambda: state(pid) in ("", "Z"))  # Z: nobody has asked how it ended
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def state(pid):
+    """Return the letter of a process's state, nothing where it is gone."""
+    return next(iter(status(pid)), "")
+
+
+def status(pid):
+    """Return what /proc/PID/stat has after the name."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -171,6 +195,65 @@ def test_a_copy_copies_everything(nbytes):
         assert (target.numpy() == source.numpy()).all()
         assert source.nbytes == max(nbytes, 64)
         copy.free()
+
+
+def test_the_work_of_phases_is_shared_by_the_threads():
+    program, seconds = phases(), []
+    for threads in (1, 5):
+        with program.prepare(threads) as worker:
+            call = worker.load(program).bind(3, 100_000_000)
+            begin = time.process_time()
+            call()
+            seconds.append(time.process_time() - begin)
+    assert seconds[0] > 0.03  # a step is a cycle, at 10 GHz
+    assert 0.4 < seconds[1] / seconds[0] < 2.5
+
+
+def test_oversubscription_is_measured_beside_busy_processes_and_without(monkeypatch):
+    monkeypatch.setattr(overhead, "_PHASES", 10)
+    processors = len(os.sched_getaffinity(0))
+    others, states = {*builds._descendants(os.getpid())}, []
+    seconds = overhead._seconds
+
+    def observed(call):
+        busy = {*builds._descendants(os.getpid())} - others
+        assert len(busy) == processors
+        stopped = len(states) % 3 < 2
+        # A stop takes effect when the process runs next.
+        wait_until(lambda: all((state(pid) == "T") == stopped for pid in busy))
+        states.append(stopped)
+        return seconds(call)
+
+    monkeypatch.setattr(overhead, "_seconds", observed)
+    rows = overhead.oversubscription(quick=True)
+    assert [row.name for row in rows] == [
+        f"phase between barriers, {processors} threads",
+        f"  beside {processors} busy processes",
+        f"  on {2 * processors} threads",
+    ]
+    assert all(row.value > 0 for row in rows)
+    assert [row.ratio is None for row in rows] == [True, False, False]
+    assert len(states) == 18
+    assert {*builds._descendants(os.getpid())} == others
+
+
+def test_busy_processes_never_rest_and_end_with_their_parent():
+    script = """
+import os, time
+from bench import builds, overhead
+with overhead._busy(2):
+    print(*builds._descendants(os.getpid())[1:], flush=True)
+    time.sleep(60)
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(pids) == 2
+        # Hundredths of a second of processor time.
+        wait_until(lambda: all(int(status(pid)[11]) + int(status(pid)[12]) > 20 for pid in pids))
+        process.kill()
+    for pid in pids:
+        assert_ends(pid)
 
 
 @pytest.fixture(scope="module")
@@ -348,19 +431,6 @@ def assert_nothing_is_left(folder, processes):
         assert_ends(int(path.stem))
 
 
-def assert_ends(pid):
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
-        except OSError:
-            return
-        if state.split()[0] == "Z":  # nobody has asked how it ended
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"process {pid} is running")
-
-
 def test_a_peer_is_ended_when_its_time_is_up(stuck):
     with Peer("stuck", WORK, 600) as peer:
         assert peer.run("decode, batch 1, context 8") == 0.001
@@ -532,6 +602,7 @@ def test_the_command_prints_a_table_and_writes_what_the_page_is_made_of(tmp_path
     names = [row["name"].strip() for row in document["rows"]]
     assert "load to a ready handle" in names
     assert "plain copy by all threads" in names
+    assert f"beside {len(os.sched_getaffinity(0))} busy processes" in names
     assert "decode, batch 4, context 128" in names
     assert all(name in done.stdout for name in names)
     assert document["complete"]
