@@ -496,7 +496,9 @@ with peers.Peer("stuck", work_of(json.loads(sys.argv[2])), 600) as peer:
 """
     )
     command = [sys.executable, "-c", script, str(stuck), json.dumps(asdict(WORK))]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    place = {**os.environ, "TMPDIR": str(stuck)}  # nothing removes its files
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=place, stdout=pipe, text=True) as process:
         pid = int(process.stdout.readline())
         process.kill()
     assert_ends(pid)
