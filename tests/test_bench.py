@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import math
@@ -419,7 +420,10 @@ def stuck(tmp_path, monkeypatch):
     (tmp_path / "stuck.py").write_text(STUCK, encoding="utf-8")
     kind = Kind("stuck", (), {"PYTHONPATH": str(tmp_path)})
     monkeypatch.setitem(peers.ENGINES, "stuck", kind)
-    return tmp_path
+    yield tmp_path
+    for path in tmp_path.glob("*.pid"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(path.stem), signal.SIGKILL)
 
 
 def assert_nothing_is_left(folder, processes):
