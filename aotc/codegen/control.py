@@ -47,7 +47,7 @@ class ControlFlow(Emitter):
         else:
             head = (
                 f"for (int64_t {variable} = {start}; {variable} {'>' if down else '<'} {stop}; "
-                f"{variable} = aotc_hidden({variable} + {step}))"
+                f"{variable} += {step})"
             )
             self._carrying_loop(head, loop.body, loop.carried, declared, loop.location)
         self._leave(loop.carried)
@@ -69,11 +69,11 @@ class ControlFlow(Emitter):
         self.block(loop.body)
         self.flush()
         self.team = True
-        head = f"for (int64_t item = thread; item < {count}; item = aotc_hidden(item + threads)) {{"
+        head = f"for (int64_t item = thread; item < {count}; item += threads) {{"
         if (start, step) == ("0", "1"):
             head = (
                 f"for (int64_t {variable} = thread; {variable} < {stop}; "
-                f"{variable} = aotc_hidden({variable} + threads)) {{"
+                f"{variable} += threads) {{"
             )
             begin: list[str] = []
         else:

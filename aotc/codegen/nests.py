@@ -223,14 +223,11 @@ def _rows(run: Sequence[Nest], partition: Partition, team: bool, span: Span | No
             continue
         extent = ctext.scalar(rows[axis])
         i = f"i{axis}"
-        # A loop without another one inside is left to the compiler to vectorize.
-        inner = any(line.lstrip().startswith("for (") for line in body)
-        step = f"{i} = aotc_hidden({i} + 1)" if inner else f"++{i}"
-        loop = f"for (int64_t {i} = 0; {i} < {extent}; {step}) {{"
+        loop = f"for (int64_t {i} = 0; {i} < {extent}; ++{i}) {{"
         if team and axis == outermost and isinstance(partition, Rows):
             loop = (
                 f"for (int64_t {i} = aotc_share({extent}, 1, thread, threads), "
-                f"last = aotc_share({extent}, 1, thread + 1, threads); {i} < last; {step}) {{"
+                f"last = aotc_share({extent}, 1, thread + 1, threads); {i} < last; ++{i}) {{"
             )
         body = [loop, *indent(body), "}"]
     return body

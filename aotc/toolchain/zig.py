@@ -16,8 +16,12 @@ from aotc.toolchain.base import ToolchainError
 
 # No -ffast-math: results are part of the contract. An FMA is written where one is meant.
 _FLAGS = (
-    *("-x", "c", "-std=c17", "-O3", "-fPIC", "-fvisibility=hidden"),
+    *("-x", "c", "-std=c17", "-O2", "-fPIC", "-fvisibility=hidden"),
     *("-ffreestanding", "-nostdinc", "-fno-ident", "-ffp-contract=off", "-fno-stack-protector"),
+    # Half of the time went into passes that gain nothing: kernels are blocked and unrolled in the C
+    # text, and step their pointers themselves. Loops of constant length are still unrolled whole.
+    *("-mllvm", "-disable-lsr", "-mllvm", "-unroll-runtime=0"),
+    *("-mllvm", "-unroll-allow-partial=0"),
     # A loop that does not vectorize is slow, not wrong; not every program uses all that is defined.
     *("-Wall", "-Werror", "-Wno-pass-failed", "-Wno-unused-function", "-Wno-unused-variable"),
 )

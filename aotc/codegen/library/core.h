@@ -5,13 +5,6 @@
 #define AOTC_OUTLINE static __attribute__((noinline))
 #define AOTC_LANES 16
 
-// The next value of a loop's variable, hidden from the compiler. It would look for a way to step all
-// addresses of all loops inside along, which takes a third of its time and gains nothing.
-AOTC_INLINE int64_t aotc_hidden(int64_t x) {
-    __asm__("" : "+r"(x));
-    return x;
-}
-
 // Where the share of `thread` in `count` pieces of `unit` elements starts; its end is the start of
 // the next thread's share.
 AOTC_INLINE int64_t aotc_share(int64_t count, int64_t unit, int64_t thread, int64_t threads) {

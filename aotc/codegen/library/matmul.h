@@ -15,6 +15,20 @@ AOTC_INLINE void aotc_row_LEFT_RIGHT(int64_t n, const LEFT_TYPE *a, int64_t step
         for (int64_t p = 0; p < n; ++p) row[p] = AOTC_TO_FLOAT_LEFT(a[p * step]);
 }
 
+// nn: the last columns, fewer than a vector has.
+AOTC_OUTLINE void aotc_nn_edge_LEFT_RIGHT(int rows, int depth, int64_t n, const LEFT_TYPE *a,
+                                          int64_t a_row, int64_t a_column, const RIGHT_TYPE *b,
+                                          int64_t b_row, float *c, int64_t c_row, int first) {
+    for (int i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < n; ++j) {
+            float sum = first ? 0.0f : c[i * c_row + j];
+            for (int r = 0; r < depth; ++r)
+                sum = __builtin_fmaf(AOTC_TO_FLOAT_LEFT(a[i * a_row + r * a_column]),
+                                     AOTC_TO_FLOAT_RIGHT(b[r * b_row + j]), sum);
+            c[i * c_row + j] = sum;
+        }
+}
+
 // nn, few rows: B is read in place, eight of its rows at a time, and C stays in cache. What comes
 // AOTC_AHEAD columns later is fetched: of these rows, or of those at `next`.
 AOTC_INLINE void aotc_nn_strip_LEFT_RIGHT(int rows, int depth, int64_t n, const LEFT_TYPE *a,
@@ -43,13 +57,9 @@ AOTC_INLINE void aotc_nn_strip_LEFT_RIGHT(int rows, int depth, int64_t n, const 
         for (int i = 0; i < rows; ++i)
             *(aotc_v16u *)(c + i * c_row + j) = sum[i];
     }
-    for (; j < n; ++j)
-        for (int i = 0; i < rows; ++i) {
-            float sum = first ? 0.0f : c[i * c_row + j];
-            for (int r = 0; r < depth; ++r)
-                sum = __builtin_fmaf(x[i][r], AOTC_TO_FLOAT_RIGHT(b[r * b_row + j]), sum);
-            c[i * c_row + j] = sum;
-        }
+    if (j < n)
+        aotc_nn_edge_LEFT_RIGHT(rows, depth, n - j, a, a_row, a_column, b + j, b_row, c + j, c_row,
+                                first);
 }
 
 AOTC_OUTLINE void aotc_nn_few_LEFT_RIGHT(int64_t m, int64_t n, int64_t k, const LEFT_TYPE *a,
@@ -205,8 +215,7 @@ AOTC_INLINE void aotc_nt_tile_LEFT_RIGHT(int rows, int columns, int64_t k, const
                     *(const aotc_v16u *)(a + i * AOTC_DOT_ROW + p), w, sum[i][j]);
         }
     for (int j = 0; j < columns && p < k; ++j) {
-        aotc_v16 w = {0};
-        for (int64_t l = 0; l < k - p; ++l) w[l] = AOTC_TO_FLOAT_RIGHT(b[j * b_row + p + l]);
+        const aotc_v16 w = aotc_load_some_RIGHT(k - p, b + j * b_row + p);
         // The rows of A end in zeros.
         for (int i = 0; i < rows; ++i)
             sum[i][j] = __builtin_elementwise_fma(*(const aotc_v16u *)(a + i * AOTC_DOT_ROW + p), w,

@@ -34,9 +34,8 @@ AOTC_INLINE void aotc_batch_dots_LEFT_RIGHT(int rows, int count, int64_t k, cons
                 }
             }
             for (int j = 0; j < width && p < k; ++j) {
-                aotc_part w = {0};
-                for (int64_t l = 0; l < AOTC_PART && p + half + l < k; ++l)
-                    w[l] = AOTC_TO_FLOAT_RIGHT(row[j][p + half + l]);
+                const aotc_v16 last = aotc_load_some_RIGHT(k - p, row[j] + p);
+                const aotc_part w = *(const aotc_part *)((const float *)&last + half);
                 // The rows of A end in zeros.
                 for (int i = 0; i < rows; ++i)
                     part[i][j] = __builtin_elementwise_fma(
@@ -99,13 +98,9 @@ AOTC_INLINE void aotc_batch_strip_LEFT_RIGHT(int rows, int depth, int64_t n, con
         }
         for (int i = 0; i < rows; ++i) *(aotc_v16u *)(c + i * c_row + j) = sum[i];
     }
-    for (; j < n; ++j)
-        for (int i = 0; i < rows; ++i) {
-            float sum = first ? 0.0f : c[i * c_row + j];
-            for (int r = 0; r < depth; ++r)
-                sum = __builtin_fmaf(x[i][r], AOTC_TO_FLOAT_RIGHT(b[r * b_row + j]), sum);
-            c[i * c_row + j] = sum;
-        }
+    if (j < n)
+        aotc_nn_edge_LEFT_RIGHT(rows, depth, n - j, a, a_row, a_column, b + j, b_row, c + j, c_row,
+                                first);
 }
 
 AOTC_INLINE void aotc_batch_nn_rows_LEFT_RIGHT(int rows, int64_t batch, int64_t n, int64_t k,

@@ -247,10 +247,7 @@ AOTC_OUTLINE void aotc_tiles_few(int64_t m, int64_t n, int64_t k, const aotc_bf1
 
 // Sixteen columns of a row of B, of which `count` are there, and zeros.
 AOTC_INLINE aotc_v16 aotc_chain_load(int64_t count, const aotc_bf16 *from) {
-    if (count >= 16) return aotc_load16_bf16(from);
-    _Alignas(64) aotc_bf16 row[16] = {0};
-    for (int64_t l = 0; l < count; ++l) row[l] = from[l];
-    return aotc_load16_bf16(row);
+    return count >= 16 ? aotc_load16_bf16(from) : aotc_load_some_bf16(count, from);
 }
 
 // AOTC_CHAIN_ROWS rows of a step, of which `depth` are there: both chains of each element of C begin,

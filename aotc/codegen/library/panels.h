@@ -54,13 +54,14 @@ AOTC_INLINE void aotc_panel_tile(int rows, int panels, int pace, int64_t pairs, 
         for (int h = 0; h < panels && pace; ++h) __builtin_prefetch(next + h * panel);
 #pragma clang loop unroll(full)
         for (int q = 0; q < unrolled; ++q) {
-            const float *x = a + 2 * (p + q) * rows;
-            const uint32_t *words = b + (p + q) * 16;
-            aotc_panel_step(rows, panels, x, words, panel, 0, sum);
+            const uint32_t *words = b + q * 16;
+            aotc_panel_step(rows, panels, a + 2 * q * rows, words, panel, 0, sum);
             // Hidden, so that the words are loaded again: registers do not hold them meanwhile.
             __asm__("" : "+r"(words));
-            aotc_panel_step(rows, panels, x + rows, words, panel, 1, sum);
+            aotc_panel_step(rows, panels, a + (2 * q + 1) * rows, words, panel, 1, sum);
         }
+        a += 2 * unrolled * rows;
+        b += 16 * unrolled;
     }
     for (int i = 0; i < rows; ++i)
         for (int h = 0; h < panels; ++h) *(aotc_v16u *)(c + i * c_row + 16 * h) = sum[i][h];
@@ -116,16 +117,54 @@ AOTC_INLINE int aotc_panel_rows(int64_t left) {
     return left < AOTC_TILE_ROWS + 3 ? AOTC_TILE_ROWS / 2 + 1 : AOTC_TILE_ROWS;
 }
 
-// Pack A[0:count][0:depth] by the rows that go together, column by column.
+typedef float aotc_v8 __attribute__((vector_size(32)));
+typedef float aotc_v8u __attribute__((vector_size(32), aligned(4)));
+typedef uint16_t aotc_u16x8 __attribute__((vector_size(16), aligned(2)));
+typedef uint32_t aotc_u32x8 __attribute__((vector_size(32)));
+
+// Eight elements of k of up to eight rows of A: of each k all rows, `step` floats after the one
+// before. What stands in for missing rows is to be written over, with the next k.
+AOTC_INLINE void aotc_panel_turn(int64_t rows, const aotc_bf16 *a, int64_t a_row, float *to,
+                                 int64_t step) {
+    aotc_v8 v[8], w[8];
+    for (int q = 0; q < 8; ++q) {
+        const aotc_bf16 *row = a + (q < rows ? q : rows - 1) * a_row;
+        v[q] = (aotc_v8)(__builtin_convertvector(*(const aotc_u16x8 *)row, aotc_u32x8) << 16);
+    }
+    // Two rows, then four, then all of one k side by side.
+    for (int q = 0; q < 8; q += 2) {
+        w[q] = __builtin_shufflevector(v[q], v[q + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        w[q + 1] = __builtin_shufflevector(v[q], v[q + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int q = 0; q < 8; q += 4)
+        for (int l = q; l < q + 2; ++l) {
+            v[2 * l - q] = __builtin_shufflevector(w[l], w[l + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            v[2 * l - q + 1] = __builtin_shufflevector(w[l], w[l + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int p = 0; p < 4; ++p)
+        *(aotc_v8u *)(to + p * step) =
+            __builtin_shufflevector(v[p], v[p + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    for (int p = 0; p < 4; ++p)
+        *(aotc_v8u *)(to + (p + 4) * step) =
+            __builtin_shufflevector(v[p], v[p + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
+// Pack A[0:count][0:depth] by the rows that go together, column by column; up to seven floats
+// beyond are written, too.
 static void aotc_panel_left(int64_t count, int64_t depth, const aotc_bf16 *a, int64_t a_row,
                             int64_t a_column, float *packed) {
-    int rows;
-    for (int64_t i = 0; i < count; i += rows) {
+    int64_t rows;
+    for (int64_t i = 0; i < count; i += rows, a += rows * a_row, packed += rows * depth) {
         rows = aotc_panel_rows(count - i);
-        for (int q = 0; q < rows; ++q)
-            for (int64_t p = 0; p < depth; ++p)
-                packed[p * rows + q] = aotc_float_from_bf16(a[(i + q) * a_row + p * a_column]);
-        packed += rows * depth;
+        int64_t p = 0;
+        for (; a_column == 1 && p + 8 <= depth; p += 8) {
+            float *to = packed + p * rows;
+            if (rows > 8) aotc_panel_turn(rows - 8, a + 8 * a_row + p, a_row, to + 8, rows);
+            aotc_panel_turn(rows, a + p, a_row, to, rows);
+        }
+        for (; p < depth; ++p)
+            for (int64_t q = 0; q < rows; ++q)
+                packed[p * rows + q] = aotc_float_from_bf16(a[q * a_row + p * a_column]);
     }
 }
 

@@ -135,3 +135,15 @@ AOTC_INLINE aotc_v16 aotc_load16_fp16(const _Float16 *p) {
     return __builtin_convertvector(*(const aotc_h16 *)p, aotc_v16);
 }
 AOTC_INLINE aotc_v16 aotc_load16_fp32(const float *p) { return *(const aotc_v16u *)p; }
+
+// The first `count` of sixteen elements, and zeros.
+#define AOTC_LOAD_SOME(NAME, TYPE)                                                   \
+    AOTC_OUTLINE aotc_v16 aotc_load_some_##NAME(int64_t count, const TYPE *p) {      \
+        aotc_v16 v = {0};                                                            \
+        for (int64_t l = 0; l < count; ++l) ((float *)&v)[l] = AOTC_TO_FLOAT_##NAME(p[l]); \
+        return v;                                                                    \
+    }
+AOTC_LOAD_SOME(bf16, aotc_bf16)
+AOTC_LOAD_SOME(fp16, _Float16)
+AOTC_LOAD_SOME(fp32, float)
+#undef AOTC_LOAD_SOME
