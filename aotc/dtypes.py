@@ -27,6 +27,9 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # no two share one; every hash of an expression comes here
+
     @property
     def is_float(self) -> bool:
         return self.kind is Kind.FLOAT

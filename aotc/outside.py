@@ -66,12 +66,12 @@ class Reads:
 
     def note_import(self, name: str) -> None:
         """Note that someone imports `name`, if that is a module of the folder."""
-        frame = self._reader()
-        if frame is None:
-            return
         top = name.partition(".")[0]
+        # First what costs nothing: aotc's own imports come here too, by the thousand.
+        if not top or not modules.is_foreign(top) or (frame := self._reader()) is None:
+            return
         own = (frame.f_globals.get("__package__") or "").partition(".")[0]
-        if top not in ("", own) and modules.is_foreign(top) and not self._has_module(top):
+        if top != own and not self._has_module(top):
             self.imported.setdefault(top, self._place(frame))
 
     def identify_modules(self) -> None:

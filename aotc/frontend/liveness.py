@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Sequence
 
 Names = frozenset[str]
 NONE: Names = frozenset()
 
 
+# Loops within loops ask for the same pieces again and again; a node is its own key.
+@functools.lru_cache(1 << 14)
 def used(node: ast.AST | None) -> Names:
     """Return the names that an expression reads."""
     if node is None:
@@ -20,6 +23,7 @@ def used(node: ast.AST | None) -> Names:
     )
 
 
+@functools.lru_cache(1 << 14)
 def bound(target: ast.AST | None) -> Names:
     """Return the names that an assignment to `target` binds."""
     if target is None:
