@@ -96,7 +96,7 @@ MEANING = {
     "a multiple": config_edit("max: 64", "max: 64, multiple_of: 4"),
     "a wrapper": config_edit("wrappers:square_host", "wrappers:twice_host"),
     "a device": config_edit("schema: 1", "schema: 1\ndistributed: {device_ids: [1]}"),
-    "an optimization": flags("-O3", "-O1"),
+    "an optimization": flags("-O2", "-O1"),
     "a target": place(target="aarch64" if HOST != "aarch64" else "x86_64_v3"),
 }
 # Nor may these pass unseen, though what comes out may be equal byte for byte.

@@ -174,6 +174,7 @@ def test_a_store_serves_another_path_and_another_user(
 
 def test_nothing_of_the_place_or_the_user_is_in_a_store(project: Project) -> None:
     words = [os.fsencode(project.root), os.fsencode(Path.home()), os.uname().nodename.encode()]
+    words = [word for word in words if len(word) > 4]  # a shorter one is there by chance
     for path in project.store.rglob("*"):
         if path.is_file():
             content = path.read_bytes()
