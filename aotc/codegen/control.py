@@ -72,8 +72,7 @@ class ControlFlow(Emitter):
         head = f"for (int64_t item = thread; item < {count}; item += threads) {{"
         if (start, step) == ("0", "1"):
             head = (
-                f"for (int64_t {variable} = thread; {variable} < {stop}; "
-                f"{variable} += threads) {{"
+                f"for (int64_t {variable} = thread; {variable} < {stop}; {variable} += threads) {{"
             )
             begin: list[str] = []
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import functools
 import importlib.util
-import re
 import signal
 import subprocess
 import tempfile

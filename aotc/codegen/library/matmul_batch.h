@@ -90,9 +90,11 @@ AOTC_INLINE void aotc_batch_strip_LEFT_RIGHT(int rows, int depth, int64_t n, con
         aotc_v16 sum[AOTC_DOT_ROWS];
         for (int i = 0; i < rows; ++i)
             sum[i] = first ? (aotc_v16){0} : *(const aotc_v16u *)(c + i * c_row + j);
+        for (int p = 0; p < 16 * depth; p += 64 / (int)sizeof(RIGHT_TYPE))
+            __builtin_prefetch(next + depth * j + p);
+#pragma clang loop unroll(full)
         for (int r = 0; r < depth; ++r) {
             aotc_v16 w = aotc_load16_RIGHT(b + r * b_row + j);
-            if (j * sizeof(RIGHT_TYPE) % 64 == 0) __builtin_prefetch(next + r * n + j);
             for (int i = 0; i < rows; ++i)
                 sum[i] = __builtin_elementwise_fma(aotc_splat(x[i][r]), w, sum[i]);
         }

@@ -60,6 +60,7 @@ AOTC_INLINE void aotc_panel_tile(int rows, int panels, int pace, int64_t pairs, 
             __asm__("" : "+r"(words));
             aotc_panel_step(rows, panels, a + (2 * q + 1) * rows, words, panel, 1, sum);
         }
+        // Stepped by hand: clang is told not to look for a way (zig.py).
         a += 2 * unrolled * rows;
         b += 16 * unrolled;
     }
