@@ -9,7 +9,7 @@ from aotc.codegen import ctext
 from aotc.codegen.analysis import Form
 from aotc.codegen.barriers import Item, Region, TeamBlock
 from aotc.codegen.emitter import Emitter
-from aotc.codegen.nests import indent
+from aotc.codegen.nests import indent, pieces_loop
 from aotc.codegen.sharing import Touch
 from aotc.errors import AotcError
 from aotc.ir.nodes import (
@@ -69,15 +69,9 @@ class ControlFlow(Emitter):
         self.block(loop.body)
         self.flush()
         self.team = True
-        head = f"for (int64_t item = thread; item < {count}; item += threads) {{"
-        if (start, step) == ("0", "1"):
-            head = (
-                f"for (int64_t {variable} = thread; {variable} < {stop}; {variable} += threads) {{"
-            )
-            begin: list[str] = []
-        else:
-            begin = [f"const int64_t {variable} = {start} + item * {step};"]
-        lines = [f"// {loop.location.text}", head, *indent([*begin, *self.lines]), "}"]
+        begin = f"const int64_t {variable} = {start} + item * {step};"
+        body = pieces_loop((count, "1"), "1", ("1", "1"), ("item", "after"), [begin, *self.lines])
+        lines = [f"// {loop.location.text}", *body]
         self.extend(first)
         for buffer in self.touched:
             if not buffer.private:

@@ -18,7 +18,7 @@ _RESERVED = frozenset(
         *("switch", "typedef", "union", "unsigned", "void", "volatile", "while"),
         *("call", "thread", "threads", "symbols", "item", "last", "first", "half", "lane", "at"),
         *("total", "take", "matmul_scratch", "n", "j", "l", "r", "x"),
-        *("n_first", "n_last", "n_end"),
+        *("n_first", "n_last", "shares", "after"),
     )
 )
 _RESERVED_FORM = re.compile(r"aotc_.*|i\d+|(shared|private|next)_.*|.*_t|.*_")

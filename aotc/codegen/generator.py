@@ -375,6 +375,8 @@ class _Generator(ControlFlow):
             self.batch_types.add((left.dtype, right.dtype))
 
         target_strides = ", ".join(map(ctext.scalar, target.strides[:-1]))
+        depth = None if b.buffer.elements is not None else self.panels.get(b.buffer.name)
+        packed = None if depth is None else packed_name(b.buffer.name)
 
         def call(span: Span) -> list[str]:
             counts = [*map(ctext.scalar, (*batch, rows)), *span, ctext.scalar(inner)]
@@ -387,12 +389,11 @@ class _Generator(ControlFlow):
                 f"    {b.pointer()}, {', '.join(map(ctext.scalar, b_strides))},",
                 f"    {to}, {'' if batch else f'{accumulate}, '}matmul_scratch);",
             ]
-            depth = None if b.buffer.elements is not None else self.panels.get(b.buffer.name)
-            if depth is None:
+            if depth is None or packed is None:
                 return plain
             kind, layout = ("kn", f", {ctext.scalar(columns)}, {depth}") if depth else ("nk", "")
             return [
-                f"if ({packed(b.buffer.name)})",
+                f"if ({packed})",
                 f"    aotc_panels_{kind}({', '.join(counts)}, {from_left},",
                 f"        {b.pointer()}{layout}, {to}, {accumulate}, matmul_scratch);",
                 "else",
@@ -417,6 +418,7 @@ class _Generator(ControlFlow):
                 right=b,
                 result=target,
                 accumulate=accumulate,
+                packed=packed,
             )
         )
         if result.dtype != computed:
@@ -484,7 +486,7 @@ class _Generator(ControlFlow):
         return target
 
 
-def packed(parameter: str) -> str:
+def packed_name(parameter: str) -> str:
     """Return the C name of whether a parameter is packed."""
     return f"aotc_packed_{ctext.identifier(parameter)}"
 

@@ -59,7 +59,7 @@ class Contraction(Nest):
     """`result` (+)= `left` @ `right`, of `size` rows, columns and products of each element.
 
     It loops over its rows itself, and over a `batch`. `accumulate` is the C condition under which
-    it adds.
+    it adds, `packed` the one under which `right` is packed, None where it cannot be.
     """
 
     batch: tuple[Scalar, ...]
@@ -68,6 +68,7 @@ class Contraction(Nest):
     right: Access
     result: Access
     accumulate: str
+    packed: str | None
 
 
 def load(access: Access, index: Index) -> str:
@@ -117,34 +118,41 @@ class Group:
             and all(_apart(nest.partition, mine, nest) for mine in self.nests)
         )
 
-    def lines(self, team: bool) -> list[str]:
-        """Return the code; in team code the threads share it."""
+    @property
+    def together(self) -> str | None:
+        """The C condition under which threads may take each other's columns, None where never.
+
+        Row-major weights are read fastest in wide strips, so only packed ones go in pieces.
+        """
+        found = [each.packed for each in self.nests if isinstance(each, Contraction)]
+        if not isinstance(self.nests[0].partition, Columns) or not found or None in found:
+            return None
+        return " && ".join(sorted({str(each) for each in found}))
+
+    def lines(self, team: bool, together: str | None = None) -> list[str]:
+        """Return the code; in team code the threads share it, under a condition `together`."""
         partition = self.nests[0].partition
         if isinstance(partition, Columns):
-            return self._columns(partition)
+            return self._columns(partition, together)
         body = self._runs(partition, team, None)
         if isinstance(partition, First):
             return ["if (thread == 0) {", *indent(body), "}"]
         return body
 
-    def _columns(self, partition: Columns) -> list[str]:
+    def _columns(self, partition: Columns, together: str | None) -> list[str]:
         extent = ctext.scalar(partition.extent)
-        first, end = (
-            f"aotc_share({extent}, {UNIT}, {t}, threads)" for t in ("thread", "thread + 1")
-        )
         body = self._runs(partition, True, ("n_first", "n_last"))
         heights = [nest.size[0] for nest in self.nests if isinstance(nest, Contraction)]
-        if not heights or len(heights) == len(self.nests):
+        if together is None and (not heights or len(heights) == len(self.nests)):
+            first, end = (
+                f"aotc_share({extent}, {UNIT}, {t}, threads)" for t in ("thread", "thread + 1")
+            )
             start = f"const int64_t n_first = {first}, n_last = {end};"
             return ["{", *indent([start, *body]), "}"]
         # What a contraction leaves is in cache when the others read it.
-        return [
-            f"for (int64_t n_first = {first}, n_last, n_end = {end}; n_first < n_end; "
-            "n_first = n_last) {",
-            f"    n_last = aotc_block_end(n_first, n_end, {ctext.scalar(heights[0])});",
-            *indent(body),
-            "}",
-        ]
+        m = ctext.scalar(heights[0])
+        sizes = (f"aotc_least_columns({m})", f"aotc_most_columns({m})")
+        return pieces_loop((extent, str(UNIT)), together or "0", sizes, ("n_first", "n_last"), body)
 
     def _runs(self, partition: Partition, team: bool, span: Span | None) -> list[str]:
         """Return the nests one after the other; those over the same rows share row loops."""
@@ -166,6 +174,26 @@ class Group:
     def writes(self) -> dict[Buffer, Claim | None]:
         """What the threads write of each buffer."""
         return claims(self.nests[0].partition, (t for nest in self.nests for t in nest.stores))
+
+
+def pieces_loop(
+    share: tuple[str, str], together: str, sizes: tuple[str, str], span: Span, body: Sequence[str]
+) -> list[str]:
+    """Return the loop over pieces of a range that a thread takes (`library/shares.h`).
+
+    `share` is the range's extent and unit, `sizes` the least and the most of a piece, and `span`
+    the names of the first element of a piece and the one behind its last.
+    """
+    begin = ", ".join(("call", "thread", *share, together))
+    take = ", ".join(("&shares", *sizes, *(f"&{each}" for each in span)))
+    return [
+        "{",
+        f"    aotc_shares shares = aotc_shares_begin({begin});",
+        f"    for (int64_t {span[0]}, {span[1]}; aotc_shares_take({take});) {{",
+        *indent(indent(body)),
+        "    }",
+        "}",
+    ]
 
 
 def _meeting(one: Nest, other: Nest) -> list[tuple[Touch, Touch]]:

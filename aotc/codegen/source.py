@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from importlib import resources
 
 from aotc.codegen import ctext
-from aotc.codegen.barriers import Item, Region, barriers, keep_apart
-from aotc.codegen.generator import Generated, generate_items, packed
+from aotc.codegen.barriers import Item, Region, barriers, keep_apart, take_together
+from aotc.codegen.generator import Generated, generate_items, packed_name
 from aotc.codegen.nests import indent
 from aotc.codegen.storage import Arena, Buffer
 from aotc.contract import Contract
 from aotc.dtypes import BF16
 from aotc.ir.nodes import Program, TensorVar
 
-_LIBRARY = ("core", "math", "vector", "pool", "pack")
+_LIBRARY = ("core", "math", "vector", "pool", "shares", "pack")
 # What the events of a profile build are of, besides regions.
 CALL, BARRIER = 0, 1
 
@@ -51,6 +51,7 @@ def _generate(program: Program, contract: Contract, regions: list[str] | None) -
     symbols = [each.name for each in contract.symbols]
     panels = contract.panels()
     generated = generate_items(program, panels, counting=profiled)
+    take_together(generated.items)
     keep_apart(generated.items, generated.shared)
     shared, private = Arena(), Arena()
     shared.place(generated.shared)
@@ -144,7 +145,7 @@ def _pointers(
             lines.append(f"{variable.dtype.c_type} *const {name} = {argument};")
             if parameter.name in panels:
                 given = f"call->packed && call->packed[{position}]"
-                lines.append(f"const int {packed(parameter.name)} = {given};")
+                lines.append(f"const int {packed_name(parameter.name)} = {given};")
         else:
             c_type = variable.dtype.c_type
             value = f"*(const {c_type} *){argument}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from aotc.errors import AotcError, ExitCode
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 
 class LoadError(AotcError):

@@ -44,7 +44,7 @@ yields(out_1)
 """
 
 
-def layers(rows: int) -> dict[str, np.ndarray]:
+def layers(rows: int, hidden: int = 48, inner: int = 80) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(rows)
 
     def draw(*shape: int) -> np.ndarray:
@@ -52,12 +52,12 @@ def layers(rows: int) -> dict[str, np.ndarray]:
         return from_bf16(to_bf16(values))
 
     return {
-        "x": draw(rows, 48) * np.float32(rows**0.5),
-        "gamma": 1 + draw(1, 48) / 10,
-        "up": draw(48, 80),
-        "gate": draw(48, 80),
-        "down": draw(80, 48),
-        "out": np.zeros((rows, 48), np.float32),
+        "x": draw(rows, hidden) * np.float32(rows**0.5),
+        "gamma": 1 + draw(1, hidden) / 10,
+        "up": draw(hidden, inner),
+        "gate": draw(hidden, inner),
+        "down": draw(inner, hidden),
+        "out": np.zeros((rows, hidden), np.float32),
     }
 
 
@@ -100,6 +100,33 @@ def test_threads_may_run_in_any_order_between_barriers(rows: int, threads: int) 
 @pytest.mark.parametrize("barrier", [0, 1])
 def test_without_a_barrier_the_order_shows(barrier: int) -> None:
     assert not phases_agree(TEXT, layers(3), 3, without=barrier)
+
+
+# The same with weights that are packed into panels, whose columns threads take from each other.
+PACKED = TEXT.replace("48", "64").replace("80", "128")
+
+
+def test_packed_columns_are_taken_where_that_needs_no_barrier_more() -> None:
+    """What `down` leaves is read in the next layer: there each thread knows what it did itself."""
+    inside = body(PACKED).split("for (int64_t layer")[1]
+    assert inside.count(BARRIER) == 2
+    assert "(call, thread, 128, 16, aotc_packed_gate && aotc_packed_up)" in inside
+    assert "(call, thread, 64, 16, 0)" in inside
+
+
+@pytest.mark.parametrize("rows", [1, 5, 70])
+def test_packed_layers(rows: int) -> None:
+    check(PACKED, layers(rows, 64, 128), rtol=1e-2, atol=1e-2, threads=(1, 2, 3, 5))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_any_thread_may_take_any_part(threads: int) -> None:
+    assert phases_agree(PACKED, layers(3, 64, 128), threads)
+
+
+@pytest.mark.parametrize("barrier", [0, 1])
+def test_without_a_barrier_the_order_of_taking_shows(barrier: int) -> None:
+    assert not phases_agree(PACKED, layers(3, 64, 128), 3, without=barrier)
 
 
 @pytest.mark.parametrize("columns", [1, 15, 16, 17, 48])

@@ -17,6 +17,7 @@ from aotc.program.model import DistributedCompiledProgram, machine_code
 from aotc.runtime import LoadError, host, load, load_program
 from aotc.runtime.host import TARGETS as LOADED_TARGETS
 from aotc.runtime.host import Host, _cgroup_quota
+from aotc.runtime.library import ABI_VERSION
 from aotc.store.artifact import publish, write_program
 from aotc.store.layout import Layout
 from aotc.toolchain.zig import TARGETS, compile_shared_object
@@ -96,10 +97,11 @@ def test_a_wrong_target_is_not_mapped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "hint"), [(1, "build the artifact again"), (3, "install a newer aotc")]
+    ("version", "hint"),
+    [(ABI_VERSION - 1, "build the artifact again"), (ABI_VERSION + 1, "install a newer aotc")],
 )
 def test_abi_versions(version: int, hint: str) -> None:
-    message = f"the artifact is for ABI version {version}, this loader is for 2"
+    message = f"the artifact is for ABI version {version}, this loader is for {ABI_VERSION}"
     with pytest.raises(LoadError, match=message) as caught:
         load_program(EMPTY, b"not even an object", HOST_TARGET, version)
     assert caught.value.hint == hint
@@ -150,7 +152,11 @@ def test_the_pool_of_one_object_runs_another() -> None:
 
 
 def store(
-    root: Path, content: bytes, target: str = HOST_TARGET, abi_version: int = 2, ranks: int = 1
+    root: Path,
+    content: bytes,
+    target: str = HOST_TARGET,
+    abi_version: int = ABI_VERSION,
+    ranks: int = 1,
 ) -> None:
     """Publish `content` as program `count` of model `tiny` in a store at `root`."""
     program = DistributedCompiledProgram(
@@ -187,7 +193,10 @@ def test_load_from_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"abi_version": 3}, "the artifact is for ABI version 3, this loader is for 2"),
+        (
+            {"abi_version": 99},
+            f"the artifact is for ABI version 99, this loader is for {ABI_VERSION}",
+        ),
         ({"ranks": 2}, "it has 2 ranks, this loader runs one"),
         ({"content": b"text"}, "the object cannot be mapped: "),
     ],

@@ -12,6 +12,8 @@
 typedef struct aotc_pool_slot {
     _Alignas(AOTC_LINE) uint32_t arrived; /* written by the slot's thread */
     uint32_t awaited;                     /* thread 0 sleeps on `arrived` */
+    uint32_t turn;                        /* how many ranges the thread has shared, see shares.h */
+    _Alignas(AOTC_LINE) uint64_t taken;   /* of its share: the turn, and the units that are taken */
 } aotc_pool_slot;
 
 typedef struct aotc_pool {
@@ -182,6 +184,8 @@ void aotc_pool_init(void *memory, int32_t threads) {
     for (int32_t thread = 0; thread < threads; thread++) {
         pool->slots[thread].arrived = 0;
         pool->slots[thread].awaited = 0;
+        pool->slots[thread].turn = 0;
+        pool->slots[thread].taken = 0;
     }
 }
 

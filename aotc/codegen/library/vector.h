@@ -42,18 +42,21 @@ typedef _Float16 aotc_h16 __attribute__((vector_size(32), aligned(2)));
 #endif
 #define AOTC_MATMUL_SCRATCH (AOTC_A_ROW * AOTC_TILE_ROWS * 4 + AOTC_BLOCK * 4)
 
-// Where a thread stops between `first` and `end`, for other work on the columns of a contraction of m
-// rows: few rows stay in cache whole, and of many as many columns as are packed at once. Where
-// weights are packed it is A that is packed for each stop, so they are further apart.
-AOTC_INLINE int64_t aotc_block_end(int64_t first, int64_t end, int64_t m) {
-    if (m <= AOTC_FEW_ROWS) return end;
+// How many columns of a contraction of m rows a thread does before other work on them: few rows stay
+// in cache whole, and of many as many columns as are packed at once. Where weights are packed it is
+// A that is packed for each piece, so pieces are larger.
+AOTC_INLINE int64_t aotc_most_columns(int64_t m) {
+    if (m <= AOTC_FEW_ROWS) return __INT64_MAX__;
     int64_t most = AOTC_BLOCK / AOTC_DEPTH;
 #if !defined(__AVX512F__)
     most = 2 * most;
     if (m * most < AOTC_BLOCK / 4) most = AOTC_BLOCK / 4 / m / 16 * 16;
 #endif
-    return end - first < most ? end : first + most;
+    return most;
 }
+
+// And how many it takes at least: A is packed, or read, for each piece.
+AOTC_INLINE int64_t aotc_least_columns(int64_t m) { return m <= AOTC_FEW_ROWS ? 64 : 128; }
 
 AOTC_INLINE aotc_v16 aotc_splat(float x) {
     return (aotc_v16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};

@@ -1,4 +1,4 @@
-/* The C ABI of an aotc program, version 2.
+/* The C ABI of an aotc program, version 3.
  *
  * A program for `cpu` is a shared object that needs no library, not even libc. A host (a C or C++
  * server, or aotc.runtime) maps it with dlopen, checks aotc_abi_version(), and calls it:
@@ -18,7 +18,7 @@
 #ifndef AOTC_ABI_H
 #define AOTC_ABI_H
 
-#define AOTC_ABI_VERSION 2
+#define AOTC_ABI_VERSION 3
 #define AOTC_WORKSPACE_ALIGNMENT 64
 #define AOTC_POOL_ALIGNMENT 128
 #define AOTC_COPY_PIECE (2 << 20)
