@@ -15,6 +15,13 @@ from pathlib import Path
 
 from fault_layer import KILL, Faults, adopt_orphans, fork
 
+# Imported by a build when it is needed: here once, for all children.
+import aotc.builder.build
+import aotc.builder.processes
+import aotc.builder.resources
+import aotc.builder.task
+import aotc.cli.build
+import aotc.cli.delivery  # noqa: F401
 from aotc.cli.main import main
 from aotc.errors import AotcError
 from aotc.program.key import BuildKey, text_digest

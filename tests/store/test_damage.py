@@ -29,7 +29,7 @@ from aotc.store.validate import validate
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from small_model import WRAPPERS, Project
 
-FLIPS = 10_000  # that can be reached; and a tenth of that elsewhere
+FLIPS = 10_000  # that can be reached, in two tests; and a tenth of that elsewhere
 PROGRAMS = ("twice", "square")
 
 pytestmark = pytest.mark.skipif(not Host.current().targets(), reason="no target runs here")
@@ -74,8 +74,17 @@ def is_refused(act: Callable[[], Any]) -> bool:
     return False
 
 
+def is_sound(root: Path) -> bool:
+    """Whether `validate` finds nothing; without a store, or its marker, it has nothing to list."""
+    try:
+        return validate(root) == []
+    except AotcError:
+        return False
+
+
+@pytest.mark.parametrize("half", [1, 2])
 def test_ten_thousand_flipped_bits(
-    project: Project, record_property: Callable[[str, str], None]
+    project: Project, half: int, record_property: Callable[[str, str], None]
 ) -> None:
     root = project.store
     listed = reachable(root)
@@ -87,10 +96,10 @@ def test_ten_thousand_flipped_bits(
     keys = [BuildKey(each.record.identity) for each in programs]
     sound_digests = {each.program: each.manifest_digest for each in programs}
     contents = {path: path.read_bytes() for path in files}
-    choice = random.Random(20_240_601)
+    choice = random.Random(half)
     found = unreachable = 0
     others = [path for path in files if path not in listed]
-    while found < FLIPS:
+    while found < FLIPS // 2:
         path = choice.choice(others if choice.random() < 0.1 else sorted(listed))
         with open(path, "r+b", buffering=0) as file:
             position = choice.randrange(os.fstat(file.fileno()).st_size)
@@ -106,8 +115,7 @@ def test_ten_thousand_flipped_bits(
             ]
             if path in listed:
                 found += 1
-                # Without a store, or its marker, there is nothing to list problems of.
-                assert is_refused(lambda: validate(root)) or validate(root), where
+                assert not is_sound(root), where
                 # A bit of an entry of `index.json` for a signature does not touch the programs.
                 assert any(refused) or (
                     path.name == "index.json"
@@ -122,7 +130,7 @@ def test_ten_thousand_flipped_bits(
             else:
                 unreachable += 1
                 assert refused == [False, False], where
-                assert bool(validate(root)) == (path in referring), where
+                assert is_sound(root) == (path not in referring), where
                 if "keys" in path.parts:
                     warnings: list[str] = []
                     cache = Cache(Layout.open(root), warnings.append)
