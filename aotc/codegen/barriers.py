@@ -14,8 +14,7 @@ class Region:
     """Code without a barrier inside, and what its threads touch of the storage that they share.
 
     `position` is where it stands in the order of the generated code. A region that `leaves` may
-    end the loop around it. `together` is its code where threads take pieces from each other, and
-    any of them may touch any part; None where there is no such code.
+    end the loop around it.
     """
 
     lines: list[str]
@@ -23,7 +22,6 @@ class Region:
     writes: Mapping[Buffer, Claim | None]
     position: int
     leaves: bool = False
-    together: list[str] | None = None
 
 
 @dataclass(eq=False)
@@ -49,19 +47,6 @@ def barriers(items: Sequence[Item], storage: Storage) -> set[Region]:
     found: set[Region] = set()
     _Walk(storage).body(items, _Touched(), found)
     return found
-
-
-def take_together(items: Sequence[Item]) -> None:
-    """Let threads take pieces from each other in each region where that needs no barrier more."""
-    least = len(barriers(items, id))
-    for region in regions(items):
-        if region.together is None:
-            continue
-        alone = region.lines, region.reads, region.writes
-        region.lines = region.together
-        region.reads, region.writes = dict.fromkeys(region.reads), dict.fromkeys(region.writes)
-        if len(barriers(items, id)) > least:
-            region.lines, region.reads, region.writes = alone
 
 
 def keep_apart(items: Sequence[Item], buffers: Sequence[Buffer]) -> None:

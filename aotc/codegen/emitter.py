@@ -111,10 +111,6 @@ class Emitter:
             group, self.group = self.group, Group()
             count = count_nests(group.nests, self.team) if self.counting else []
             self.append([*count, *group.lines(self.team)], group.reads, group.writes)
-            if self.team and (together := group.together) is not None:
-                region = self.items[-1]
-                assert isinstance(region, Region)
-                region.together = [*count, *group.lines(True, together)]
 
     def nest(self, nest: Nest) -> None:
         """Write a nest, with those before it where it may join them."""

@@ -118,41 +118,33 @@ class Group:
             and all(_apart(nest.partition, mine, nest) for mine in self.nests)
         )
 
-    @property
-    def together(self) -> str | None:
-        """The C condition under which threads may take each other's columns, None where never.
-
-        Row-major weights are read fastest in wide strips, so only packed ones go in pieces.
-        """
-        found = [each.packed for each in self.nests if isinstance(each, Contraction)]
-        if not isinstance(self.nests[0].partition, Columns) or not found or None in found:
-            return None
-        return " && ".join(sorted({str(each) for each in found}))
-
-    def lines(self, team: bool, together: str | None = None) -> list[str]:
-        """Return the code; in team code the threads share it, under a condition `together`."""
+    def lines(self, team: bool) -> list[str]:
+        """Return the code; in team code the threads share it."""
         partition = self.nests[0].partition
         if isinstance(partition, Columns):
-            return self._columns(partition, together)
+            return self._columns(partition)
         body = self._runs(partition, team, None)
         if isinstance(partition, First):
             return ["if (thread == 0) {", *indent(body), "}"]
         return body
 
-    def _columns(self, partition: Columns, together: str | None) -> list[str]:
+    def _columns(self, partition: Columns) -> list[str]:
         extent = ctext.scalar(partition.extent)
         body = self._runs(partition, True, ("n_first", "n_last"))
-        heights = [nest.size[0] for nest in self.nests if isinstance(nest, Contraction)]
-        if together is None and (not heights or len(heights) == len(self.nests)):
+        contractions = [nest for nest in self.nests if isinstance(nest, Contraction)]
+        packed = {nest.packed for nest in contractions}
+        # Row-major weights are read fastest in wide strips, so only packed ones go in pieces.
+        together = " && ".join(sorted(str(each) for each in packed)) if None not in packed else "0"
+        if not contractions or (together == "0" and len(contractions) == len(self.nests)):
             first, end = (
                 f"aotc_share({extent}, {UNIT}, {t}, threads)" for t in ("thread", "thread + 1")
             )
             start = f"const int64_t n_first = {first}, n_last = {end};"
             return ["{", *indent([start, *body]), "}"]
         # What a contraction leaves is in cache when the others read it.
-        m = ctext.scalar(heights[0])
+        m = ctext.scalar(contractions[0].size[0])
         sizes = (f"aotc_least_columns({m})", f"aotc_most_columns({m})")
-        return pieces_loop((extent, str(UNIT)), together or "0", sizes, ("n_first", "n_last"), body)
+        return pieces_loop((extent, str(UNIT)), together, sizes, ("n_first", "n_last"), body)
 
     def _runs(self, partition: Partition, team: bool, span: Span | None) -> list[str]:
         """Return the nests one after the other; those over the same rows share row loops."""

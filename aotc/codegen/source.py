@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from aotc.codegen import ctext
-from aotc.codegen.barriers import Item, Region, barriers, keep_apart, take_together
+from aotc.codegen.barriers import Item, Region, barriers, keep_apart
 from aotc.codegen.generator import Generated, generate_items, packed_name
 from aotc.codegen.nests import indent
 from aotc.codegen.storage import Arena, Buffer
@@ -51,7 +51,6 @@ def _generate(program: Program, contract: Contract, regions: list[str] | None) -
     symbols = [each.name for each in contract.symbols]
     panels = contract.panels()
     generated = generate_items(program, panels, counting=profiled)
-    take_together(generated.items)
     keep_apart(generated.items, generated.shared)
     shared, private = Arena(), Arena()
     shared.place(generated.shared)

@@ -69,12 +69,6 @@ static void test_barrier(const aotc_call *call, int32_t thread) {
     test_end(call);
     test_begin(call, thread);
 }
-// Where threads take pieces from each other, each has the share of another one, which changes too.
-static aotc_shares test_shares_begin(const aotc_call *call, int32_t thread, int64_t count,
-                                     int64_t unit, int together) {
-    if (together) thread = (thread + test_calls + 1) % call->threads;
-    return aotc_shares_begin(call, thread, count, unit, 0);
-}
 static void test_run(const aotc_call *call, int32_t thread);
 AOTC_EXPORT void aotc_run(const aotc_call *call, int32_t thread) {
     test_begin(call, thread);
@@ -112,7 +106,6 @@ def compiled_in_phases(text: str, without: int | None = None) -> tuple[Program, 
     if without is not None:
         pieces[without : without + 2] = ["".join(pieces[without : without + 2])]
     body = "test_barrier(call, thread);".join(pieces)
-    body = body.replace("aotc_shares_begin(", "test_shares_begin(")
     source = before + _PHASES + _RUN.replace("AOTC_EXPORT void aotc", "static void test") + body
     return program, load_program(contract, compile_shared_object(source, TARGETS[target]), target)
 

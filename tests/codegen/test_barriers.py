@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.codegen.barriers import Item, Region, TeamBlock, barriers, keep_apart, take_together
+from aotc.codegen.barriers import Item, Region, TeamBlock, barriers, keep_apart
 from aotc.codegen.sharing import Claim, Columns, First, Rows, Touch, claims
 from aotc.codegen.storage import Access, Arena, Buffer
 from aotc.dtypes import FP32, INDEX
@@ -176,19 +176,3 @@ def test_storage_of_the_end_of_a_loop_is_not_that_of_its_begin() -> None:
     Arena().place([a, b, c])
     assert a.slot != c.slot
     assert len(barriers(items, lambda buffer: buffer.slot)) == 2
-
-
-def test_pieces_are_taken_together_where_that_needs_no_barrier_more() -> None:
-    """What `free` writes is waited for anyway; `bound` writes what a thread reads of its own."""
-    code = Code()
-    items = [
-        free := code.region(writes={X: own(X)}),
-        bound := code.region(reads={X: None}, writes={Y: own(Y)}),
-        code.region(reads={Y: own(Y)}),
-    ]
-    for region in (free, bound):
-        region.together = ["together"]
-    take_together(items)
-    assert (free.lines, bound.lines) == (["together"], [])
-    assert (free.writes, bound.writes) == ({X: None}, {Y: own(Y)})
-    assert waits(items) == [2]

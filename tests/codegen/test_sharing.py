@@ -106,12 +106,11 @@ def test_without_a_barrier_the_order_shows(barrier: int) -> None:
 PACKED = TEXT.replace("48", "64").replace("80", "128")
 
 
-def test_packed_columns_are_taken_where_that_needs_no_barrier_more() -> None:
-    """What `down` leaves is read in the next layer: there each thread knows what it did itself."""
+def test_threads_that_help_each_other_wait_no_more_often() -> None:
     inside = body(PACKED).split("for (int64_t layer")[1]
     assert inside.count(BARRIER) == 2
     assert "(call, thread, 128, 16, aotc_packed_gate && aotc_packed_up)" in inside
-    assert "(call, thread, 64, 16, 0)" in inside
+    assert "(call, thread, 64, 16, aotc_packed_down)" in inside
 
 
 @pytest.mark.parametrize("rows", [1, 5, 70])
@@ -120,12 +119,12 @@ def test_packed_layers(rows: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
-def test_any_thread_may_take_any_part(threads: int) -> None:
+def test_packed_layers_in_any_order_between_barriers(threads: int) -> None:
     assert phases_agree(PACKED, layers(3, 64, 128), threads)
 
 
 @pytest.mark.parametrize("barrier", [0, 1])
-def test_without_a_barrier_the_order_of_taking_shows(barrier: int) -> None:
+def test_packed_layers_without_a_barrier(barrier: int) -> None:
     assert not phases_agree(PACKED, layers(3, 64, 128), 3, without=barrier)
 
 

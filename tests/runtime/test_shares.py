@@ -50,6 +50,7 @@ void aotc_run(const aotc_call *call, int32_t thread) {
     const int64_t count = 1000;
     int32_t *all = &by_thread[15];
     aotc_shares shares = aotc_shares_begin(call, thread, count, 1, 1);
+    aotc_barrier(call, thread);
     for (int64_t first, last; aotc_shares_take(&shares, 1, 1000, &first, &last);) {
         by_thread[thread] += (int32_t)(last - first);
         __atomic_fetch_add(all, (int32_t)(last - first), __ATOMIC_RELAXED);
@@ -57,6 +58,38 @@ void aotc_run(const aotc_call *call, int32_t thread) {
             if (__atomic_load_n(all, __ATOMIC_RELAXED) == count) break;
             aotc_system_call(AOTC_SYSTEM_SCHED_YIELD, 0, 0, 0, 0);
         }
+    }
+}
+"""
+
+# Thread 0 comes late, with what its share needs, or naps in its first piece, and whoever helps it
+# then is slow. Errors are elements that were taken before their thread came, or are missing when it
+# leaves; after eight of them it counts who helped.
+LATE = """
+static void nap(void) {
+    for (int n = 0; n < 2000; ++n) aotc_system_call(AOTC_SYSTEM_SCHED_YIELD, 0, 0, 0, 0);
+}
+
+void aotc_run(const aotc_call *call, int32_t thread) {
+    int32_t *state = call->arguments[0], *errors = call->arguments[1];
+    const int late = *(const int32_t *)call->arguments[2];
+    const int64_t count = call->symbols[0], threads = call->threads;
+    const int64_t begin = aotc_share(count, 1, thread, threads);
+    const int64_t end = aotc_share(count, 1, thread + 1, threads);
+    if (thread == 0 && late) nap();
+    for (int64_t i = begin; i < end; ++i) state[i] = 1;
+    aotc_shares shares = aotc_shares_begin(call, thread, count, 1, 1);
+    for (int64_t first, last; aotc_shares_take(&shares, 1, count, &first, &last);) {
+        for (int64_t i = first; i < last; ++i)
+            if (state[i] != 1) ++errors[thread];
+        const int helps = first < begin || first >= end;
+        if (helps || (thread == 0 && !late && first == begin)) nap();
+        errors[8 + thread] += helps;
+        for (int64_t i = first; i < last; ++i) state[i] += 1;
+    }
+    for (int64_t i = begin; i < end; ++i) {
+        if (state[i] != 2) ++errors[thread];
+        state[i] = 3;
     }
 }
 """
@@ -101,3 +134,23 @@ def test_a_thread_that_is_held_up_holds_up_no_other(threads: int) -> None:
     share = 1000 // threads
     assert by_thread[0] <= (share + 1) // 2
     assert by_thread[:threads].sum() == by_thread[15] == 1000
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_it_is_as_if_each_did_its_own_share(threads: int) -> None:
+    program = _program(
+        LATE,
+        Parameter("state", "int32", ("N",), Direction.INOUT),
+        Parameter("errors", "int32", (16,), Direction.INOUT),
+        Parameter("late", "int32", ()),
+        symbols=("N",),
+    )
+    helped = 0
+    with program.prepare(threads) as worker:
+        for call in range(20):
+            state, errors = numpy.zeros(1000, numpy.int32), numpy.zeros(16, numpy.int32)
+            worker(state, errors, call % 2)
+            assert (state == 3).all()
+            assert (errors[:8] == 0).all()
+            helped += int(errors[8:].sum())
+    assert helped

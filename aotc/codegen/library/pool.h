@@ -12,8 +12,10 @@
 typedef struct aotc_pool_slot {
     _Alignas(AOTC_LINE) uint32_t arrived; /* written by the slot's thread */
     uint32_t awaited;                     /* thread 0 sleeps on `arrived` */
-    uint32_t turn;                        /* how many ranges the thread has shared, see shares.h */
-    _Alignas(AOTC_LINE) uint64_t taken;   /* of its share: the turn, and the units that are taken */
+    uint32_t turn;                        /* how many ranges the thread has shared: shares.h */
+    _Alignas(AOTC_LINE) uint64_t taken;   /* the turn, and the units of the share that are taken */
+    uint32_t helped;                      /* units of it that other threads have done */
+    uint32_t waiting;                     /* the slot's thread sleeps on `helped` */
 } aotc_pool_slot;
 
 typedef struct aotc_pool {
@@ -186,6 +188,8 @@ void aotc_pool_init(void *memory, int32_t threads) {
         pool->slots[thread].awaited = 0;
         pool->slots[thread].turn = 0;
         pool->slots[thread].taken = 0;
+        pool->slots[thread].helped = 0;
+        pool->slots[thread].waiting = 0;
     }
 }
 
