@@ -389,7 +389,7 @@ class _Generator(ControlFlow):
                 f"    {b.pointer()}, {', '.join(map(ctext.scalar, b_strides))},",
                 f"    {to}, {'' if batch else f'{accumulate}, '}matmul_scratch);",
             ]
-            if depth is None or packed is None:
+            if packed is None:
                 return plain
             kind, layout = ("kn", f", {ctext.scalar(columns)}, {depth}") if depth else ("nk", "")
             return [

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -256,14 +257,21 @@ def test_the_compiler_digest_follows_every_source(tmp_path: Path) -> None:
         compiler_digest.__wrapped__(tmp_path / "empty")
 
 
-def test_the_compiler_digest_is_cheap() -> None:
-    compiler_digest.__wrapped__()  # the files are in the page cache then
-    best = 1.0
-    for _ in range(5):
+def test_the_compiler_digest_costs_little_beside_the_sources_themselves() -> None:
+    """At most some times a plain walk that reads them; it took 1.1 to 1.5 times as long."""
+
+    def read_all() -> None:
+        for path in PACKAGE.rglob("*"):
+            if path.suffix in (".py", ".h"):
+                path.read_bytes()
+
+    def seconds(body: Callable[[], Any]) -> float:
         start = time.perf_counter()
-        compiler_digest.__wrapped__()
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.02
+        body()
+        return time.perf_counter() - start
+
+    pairs = [(seconds(read_all), seconds(compiler_digest.__wrapped__)) for _ in range(5)]
+    assert min(digest / plain for plain, digest in pairs) < 5
 
 
 def test_a_key_is_equal_in_another_process(tmp_path: Path) -> None:
