@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from fault_layer import KILL, environment
 
 RUNS = Path(__file__).with_name("fault_runs.py")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is such a file system: thousands of syncs are waited for."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        yield Path(name)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +53,7 @@ RUNS = Path(__file__).with_name("fault_runs.py")
     ],
 )
 def test_a_fault_at_every_step(
-    tmp_path: Path,
+    folder: Path,
     shim: Path,
     scenario: str,
     error: int,
@@ -51,8 +63,8 @@ def test_a_fault_at_every_step(
     record_property: Callable[[str, str], None],
 ) -> None:
     done = subprocess.run(
-        [sys.executable, RUNS, tmp_path, scenario, *map(str, (error, first, stride))],
-        env=environment(shim, tmp_path / "control"),
+        [sys.executable, RUNS, folder, scenario, *map(str, (error, first, stride))],
+        env=environment(shim, folder / "control"),
         capture_output=True,
         text=True,
         timeout=300,
